@@ -32,41 +32,41 @@ _CUT = (StopReason.CANCELLED, StopReason.TERMINATED)
 
 
 class CampaignActivities:
-    def __init__(self, db: Database, known: FactCache) -> None:
+    def __init__(self, db: Database, cache: FactCache) -> None:
         self._db = db
-        self._known = known
+        self._cache = cache
 
     @implements(SURVEY_CAMPAIGN)
     async def survey_campaign(self, ask: SurveyInput) -> Survey:
         """Also corrects the row, which may have the end of a run before this one was reset."""
-        config = training(await self._known.config(ask.campaign))
-        found = await standing.read(self._db, ask.campaign, ask.since, config.batches)
-        flat_as, num_flat = None, found.num_flat_in_a_row
+        config = training(await self._cache.config(ask.campaign))
+        seen = await standing.read(self._db, ask.campaign, ask.since, config.batches)
+        flat_as, num_flat = None, seen.num_flat_in_a_row
         if num_flat >= config.trainer.flat_groups_bound:
             flat_as = await standing.ends_of_flat(self._db, ask.campaign, num_flat)
-        status = CampaignStatus.WARMING_UP if found.version is None else ask.status
+        status = CampaignStatus.WARMING_UP if seen.version is None else ask.status
         if (await campaigns.get(self._db, ask.campaign)).status is not status:
             await campaigns.set_status(self._db, ask.campaign, status)
         return Survey(
-            version=found.version,
-            planned_step=found.planned_step,
-            running=found.running,
-            num_ready=found.num_ready,
-            num_masked_in_a_row=found.num_masked_in_a_row,
-            masked_by=None if found.masked_by is None else found.masked_by[:FAULT_CHARS],
+            version=seen.version,
+            planned_step=seen.planned_step,
+            running=seen.running,
+            num_ready=seen.num_ready,
+            num_masked_in_a_row=seen.num_masked_in_a_row,
+            masked_by=None if seen.masked_by is None else seen.masked_by[:FAULT_CHARS],
             num_flat_in_a_row=num_flat,
             flat_as=flat_as,
-            evaluated=found.evaluated,
-            is_checked=found.is_checked,
-            served=None if found.served == found.version else found.served,
-            next_index=found.next_index,
+            evaluated=seen.evaluated,
+            is_checked=seen.is_checked,
+            served=None if seen.served == seen.version else seen.served,
+            next_index=seen.next_index,
         )
 
     @implements(ADMIT_GROUPS)
     async def admit_groups(self, ask: AdmitInput) -> AdmitResult:
         """Stored before they are started: two that ask at once store the same groups, because an
         index follows from what one look saw."""
-        batches = training(await self._known.config(ask.campaign)).batches
+        batches = training(await self._cache.config(ask.campaign)).batches
         seen = await standing.read(self._db, ask.campaign, batches=batches)
         if seen.served != ask.policy_version:
             return AdmitResult(running=seen.running)
@@ -80,19 +80,19 @@ class CampaignActivities:
             in_flight=len(seen.running),
             ready=seen.num_ready,
         )
-        made = range(seen.next_index, seen.next_index + number)
-        for index in made:
+        indices = range(seen.next_index, seen.next_index + number)
+        for index in indices:
             ref = GroupInput(campaign=ask.campaign, index=index, policy_version=ask.policy_version)
-            await make_group(self._db, self._known, ref)
-        return AdmitResult(running=[*seen.running, *made])
+            await make_group(self._db, self._cache, ref)
+        return AdmitResult(running=[*seen.running, *indices])
 
     async def _draw(self, ask: AdmitInput, seen: Standing) -> range:
-        made = range(seen.next_index, seen.next_index + len(seen.due))
-        for index, draw in zip(made, seen.due, strict=True):
+        indices = range(seen.next_index, seen.next_index + len(seen.due))
+        for index, draw in zip(indices, seen.due, strict=True):
             version = ask.policy_version
             ref = GroupInput(campaign=ask.campaign, index=index, policy_version=version, draw=draw)
-            await make_group(self._db, self._known, ref)
-        return made
+            await make_group(self._db, self._cache, ref)
+        return indices
 
     @implements(READ_OUTCOME)
     async def read_outcome(self, ask: OutcomeInput) -> OutcomeResult:

@@ -20,8 +20,8 @@ from mainspring.protocol.extensions import ExtensionsInput, ExtensionsResult
 class ExtensionActivities:
     @implements(CHECK_EXTENSIONS)
     async def check_extensions(self, ask: ExtensionsInput) -> ExtensionsResult:
-        problems = [await _problem(each) for each in ask.extensions]
-        return ExtensionsResult(problems=[each for each in problems if each])
+        problems = [await _problem(extension) for extension in ask.extensions]
+        return ExtensionsResult(problems=[problem for problem in problems if problem])
 
 
 async def _problem(extension: Extension) -> str:

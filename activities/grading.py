@@ -46,12 +46,12 @@ class GradingActivities:
     def __init__(
         self,
         db: Database,
-        known: FactCache,
+        cache: FactCache,
         node: NodeId,
         environments: Environments,
     ) -> None:
         self._db = db
-        self._known = known
+        self._cache = cache
         self._node = node
         self._environments = environments
 
@@ -75,15 +75,15 @@ class GradingActivities:
         async with heartbeating("solving"):
             patch = await rollouts.get_patch(self._db, ref.rollout, ref.epoch)
             if patch is None:
-                given = await self._given(ref)
+                finished = await self._given(ref)
                 patch = await rollouts.put_patch(
-                    self._db, ref.rollout, ref.epoch, given.result, given.note
+                    self._db, ref.rollout, ref.epoch, finished.result, finished.note
                 )
             return PatchResult(num_bytes=len(patch))
 
     async def _given(self, ref: RolloutRef) -> Finished:
         stored = await rollouts.get(self._db, ref.rollout)
-        task = await self._known.task(stored.task)
+        task = await self._cache.task(stored.task)
         match stored.player:
             case Player.EMPTY:
                 return Finished(b"")
@@ -95,8 +95,8 @@ class GradingActivities:
                 return await self._made(ref, "gold", lambda place: solve(task, place))
             case Player.EXPLOIT if isinstance(task, SweTask) and stored.exploit in BY_NAME:
                 attack, exploit = self._environments.swe.attack, BY_NAME[stored.exploit]
-                made = self._made(ref, "exploit", lambda place: attack(task, exploit, place))
-                return Finished(await made)
+                work = self._made(ref, "exploit", lambda place: attack(task, exploit, place))
+                return Finished(await work)
             case player:
                 raise SandboxRefused(
                     f"rollout {ref.rollout}: there is no patch to give for player {player} and "
@@ -117,15 +117,15 @@ class GradingActivities:
             raise
 
     async def _judge(self, ref: RolloutRef, patch: bytes, *, is_gold: bool) -> GradeResult:
-        task = (await self._known.rollout(ref.rollout)).task
-        known = References(is_gold=is_gold)
+        task = (await self._cache.rollout(ref.rollout)).task
+        references = References(is_gold=is_gold)
         if isinstance(task, SweTask) and not is_gold:
-            known = await verifications.references(self._db, TaskId(task.id))
+            references = await verifications.references(self._db, TaskId(task.id))
         max_attempts = MAX_ATTEMPTS
         try:
             async with self._place(ref, "grade") as place:
                 environment = self._environments.of(place.config, task)
-                place = dataclasses.replace(place, references=known)
+                place = dataclasses.replace(place, references=references)
                 judged = await environment.grade(task, patch, place)
         except (TaskBroken, SandboxRefused, UnknownParser) as error:
             # It would be the same in every sandbox.
@@ -145,7 +145,7 @@ class GradingActivities:
     @asynccontextmanager
     async def _place(self, ref: RolloutRef, use: str) -> AsyncIterator[Place]:
         """For a sandbox of this attempt's own, leased while it lives."""
-        facts = await self._known.rollout(ref.rollout)
+        facts = await self._cache.rollout(ref.rollout)
         attempt = activity.info().attempt
         sandbox = SandboxId(f"{ref.rollout.replace('/', '.')}.e{ref.epoch}.{use}{attempt}")
 
@@ -162,7 +162,7 @@ class GradingActivities:
 
         labels = {"campaign": facts.campaign, "rollout": ref.rollout, "node": self._node}
         try:
-            async with naming(self._known, self._node, ref.rollout, sandbox):
+            async with naming(self._cache, self._node, ref.rollout, sandbox):
                 yield Place(sandbox, ref.rollout, facts.config, labels, lease)
         finally:
             await sandboxes.close_lease(self._db, sandbox, self._node)

@@ -72,13 +72,13 @@ class Play:
 class PlayingActivities:
     def __init__(
         self,
-        known: FactCache,
+        cache: FactCache,
         node: NodeId,
         held: HeldSandboxes,
         replies: ReplyActivities,
         sandboxes: SandboxActivities,
     ) -> None:
-        self._known = known
+        self._cache = cache
         self._node = node
         self._held = held
         self._replies = replies
@@ -145,7 +145,7 @@ class PlayingActivities:
         counted = (reply.result.num_prompt_tokens, reply.result.num_completion_tokens)
         play.result.num_tokens = None if None in counted else sum(n or 0 for n in counted)
         tally.replied(reply.result.spent_s, in_format=bool(reply.commands))
-        agent = (await self._known.rollout(ask.rollout)).agent
+        agent = (await self._cache.rollout(ask.rollout)).agent
         play.beat.note = f"turn {turn + 1}: {reply.result.summary}"
         num_stored = len(play.past.record.ran(turn))
         for index in range(len(reply.commands)):
@@ -220,7 +220,7 @@ class PlayingActivities:
         try:
             yield
         except ModelError as error:
-            campaign = (await self._known.rollout(rollout)).campaign
+            campaign = (await self._cache.rollout(rollout)).campaign
             raise ModelError(
                 f"node {self._node} cannot ask the policy of campaign {campaign} itself: "
                 f"{error.message}",

@@ -61,9 +61,9 @@ async def _task_of(db: Database, config: CampaignConfig, draw: int, ids: list[Ta
     return ids[next_task(histories, draw, config)]
 
 
-async def make_group(db: Database, known: FactCache, ask: GroupInput) -> GroupRecord:
+async def make_group(db: Database, cache: FactCache, ask: GroupInput) -> GroupRecord:
     """Store a training group with its rollouts; the one that is there already."""
-    config = training(await known.config(ask.campaign))
+    config = training(await cache.config(ask.campaign))
     ids = await selections.task_ids(db, config, "train")
     draw = ask.draw
     task = await _task_of(db, config, ask.index if draw is None else draw, ids)
@@ -92,14 +92,14 @@ async def make_group(db: Database, known: FactCache, ask: GroupInput) -> GroupRe
 
 
 class RolloutActivities:
-    def __init__(self, db: Database, known: FactCache) -> None:
+    def __init__(self, db: Database, cache: FactCache) -> None:
         self._db = db
-        self._known = known
+        self._cache = cache
 
     @implements(BEGIN_ROLLOUT)
     async def begin_rollout(self, ask: BeginInput) -> BeginResult:
         claim = await rollouts.claim(self._db, ask.rollout, ask.run_id)
-        facts = await self._known.rollout(ask.rollout)
+        facts = await self._cache.rollout(ask.rollout)
         config, task = facts.config, facts.task
         plays = claim.player is Player.POLICY
         image = task.image if isinstance(task, SweTask) else None
@@ -136,7 +136,7 @@ class RolloutActivities:
     async def finish_rollout(self, ask: FinishInput) -> FinishResult:
         scored, suspicions, num_turns = await score_rollout(
             self._db,
-            self._known,
+            self._cache,
             ask.rollout,
             ask.epoch,
             stop_reason=ask.stop_reason,
@@ -161,14 +161,14 @@ class RolloutActivities:
     @implements(CREATE_GROUP)
     async def create_group(self, ask: GroupInput) -> CreateGroupResult:
         """The group, made now or long ago, and what of it is still to be played."""
-        stored = await make_group(self._db, self._known, ask)
+        stored = await make_group(self._db, self._cache, ask)
         assert stored.task is not None, "a training group is of one task"
-        trainer = training(await self._known.config(ask.campaign)).trainer
+        trainer = training(await self._cache.config(ask.campaign)).trainer
         quorum = None
         if trainer.quorum is not None:
-            found = await groups.tally(self._db, stored.id)
+            tally = await groups.tally(self._db, stored.id)
             quorum = Quorum(
-                num_missing=max(0, trainer.quorum - found.num_scored),
+                num_missing=max(0, trainer.quorum - tally.num_scored),
                 straggler_s=trainer.straggler_s,
             )
         return CreateGroupResult(
@@ -198,6 +198,6 @@ class RolloutActivities:
 
     @implements(PLAN_STEP)
     async def plan_step(self, ask: StepInput) -> PlanResult:
-        batches = training(await self._known.config(ask.campaign)).batches
+        batches = training(await self._cache.config(ask.campaign)).batches
         planned = await steps.plan_step(self._db, ask.campaign, ask.step, ask.num_groups, batches)
         return PlanResult(groups=planned)

@@ -56,13 +56,13 @@ class SandboxActivities:
     def __init__(
         self,
         db: Database,
-        known: FactCache,
+        cache: FactCache,
         node: NodeId,
         held: HeldSandboxes,
         admission: Admission,
     ) -> None:
         self._db = db
-        self._known = known
+        self._cache = cache
         self._node = node
         self._held = held
         self._admission = admission
@@ -103,7 +103,7 @@ class SandboxActivities:
     @implements(EXECUTE)
     async def execute(self, ask: ExecuteInput) -> ExecuteResult:
         async with self._held.working(f"turn {ask.turn + 1}", ask.rollout, ask.sandbox):
-            agent = (await self._known.rollout(ask.rollout)).agent
+            agent = (await self._cache.rollout(ask.rollout)).agent
             commands = await self._commands(agent, ask)
             done, submitted = await self.run(ask, agent, commands)
             return ExecuteResult(
@@ -123,14 +123,14 @@ class SandboxActivities:
         done = await turns.put_intent(
             self._db, ask.rollout, ask.epoch, ask.turn, ask.index, command
         )
-        ours = None
+        own = None
         if done is None:
             result = await self._held.get(ask.sandbox).step(
                 command_id(ask.rollout, ask.epoch, ask.turn, ask.index),
                 command,
                 ask.timeout_s,
             )
-            ours = Execution(
+            own = Execution(
                 call=ask.turn,
                 index=ask.index,
                 command=command,
@@ -140,13 +140,13 @@ class SandboxActivities:
                 timed_out=result.timed_out,
                 wall_s=result.wall_s,
             )
-            done = await turns.put_execution(self._db, ask.rollout, ask.epoch, ours)
+            done = await turns.put_execution(self._db, ask.rollout, ask.epoch, own)
         submitted = agent.is_done(done)
         if submitted:
             await self.collect(ask.rollout, ask.epoch, ask.sandbox)
         # After the last command only, as a restored turn runs none of its commands again.
         # A result of another attempt: another sandbox is the one whose results count.
-        elif done == ours and ask.index + 1 == len(commands):
+        elif done == own and ask.index + 1 == len(commands):
             await self._keep_snapshot(ask)
         return done, submitted
 
@@ -162,7 +162,7 @@ class SandboxActivities:
             world = self._held.get(ask.sandbox)
             num_restored = await self._put_back_snapshot(ask, world)
             _, executions = await turns.history(self._db, ask.rollout, ask.epoch)
-            config = (await self._known.rollout(ask.rollout)).config
+            config = (await self._cache.rollout(ask.rollout)).config
             for before in executions:
                 if before.call < num_restored:
                     continue
@@ -197,7 +197,7 @@ class SandboxActivities:
 
     async def _keep_snapshot(self, ask: ExecuteInput) -> None:
         """Take a snapshot where one is due. The rollout continues without one when that fails."""
-        config = (await self._known.rollout(ask.rollout)).config.sandbox
+        config = (await self._cache.rollout(ask.rollout)).config.sandbox
         num_turns = ask.turn + 1
         if config.snapshot_every_turns is None or num_turns % config.snapshot_every_turns:
             return
@@ -240,10 +240,10 @@ class SandboxActivities:
         """All of the call's."""
         call = await turns.get_call(self._db, ask.rollout, ask.epoch, ask.turn)
         assert call is not None, f"{ask.rollout}, turn {ask.turn}: nothing was generated"
-        asked = asked_by(agent, call.text, call.parts)
-        told = f"{ask.rollout}, turn {ask.turn}: no command {ask.index}"
-        assert not isinstance(asked, FormatError) and ask.index < len(asked), told
-        return asked
+        actions = asked_by(agent, call.text, call.parts)
+        place = f"{ask.rollout}, turn {ask.turn}: no command {ask.index}"
+        assert not isinstance(actions, FormatError) and ask.index < len(actions), place
+        return actions
 
 
 def _digest(output: bytes) -> str:

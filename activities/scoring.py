@@ -26,7 +26,7 @@ FUNCTION_TIMEOUT_S = 10.0
 
 async def score_rollout(
     db: Database,
-    known: FactCache,
+    cache: FactCache,
     rollout: RolloutId,
     epoch: int,
     *,
@@ -41,13 +41,16 @@ async def score_rollout(
     if did is None:
         return Scored(None), (), num_turns
     num_turns = max(num_turns, len(did.replies))
-    facts = await known.rollout(rollout)
+    facts = await cache.rollout(rollout)
     config = facts.config
     # A verification has none, and may be of tasks whose agent does not exist.
     actions = _actions(facts.agent, did) if did.replies else []
-    errors = [each for each in actions if isinstance(each, FormatError)]
+    errors = [action for action in actions if isinstance(action, FormatError)]
     commands = [
-        each.command for asked in actions if not isinstance(asked, FormatError) for each in asked
+        command.command
+        for action in actions
+        if not isinstance(action, FormatError)
+        for command in action
     ]
     outcome = Outcome(
         rollout=rollout,

@@ -54,14 +54,14 @@ class SweepActivities:
         """Returns how many play on and how many were ended."""
         playing = await orphans.playing_rollouts(self._db, min_age_s)
         how = await self._not_running(
-            Workflow.ROLLOUT, [rollout_workflow(each.rollout) for each in playing]
+            Workflow.ROLLOUT, [rollout_workflow(row.rollout) for row in playing]
         )
         num_ended = 0
-        for each in playing:
-            workflow_id = rollout_workflow(each.rollout)
+        for row in playing:
+            workflow_id = rollout_workflow(row.rollout)
             if workflow_id in how:
                 fault = f"its workflow {workflow_id} is {how[workflow_id]}"
-                num_ended += await orphans.end_rollout(self._db, each, fault)
+                num_ended += await orphans.end_rollout(self._db, row, fault)
         return len(playing) - len(how), num_ended
 
     async def _close_groups(self, min_age_s: float) -> int:
@@ -71,13 +71,13 @@ class SweepActivities:
         """
         waiting = await orphans.open_groups(self._db, min_age_s)
         how = await self._not_running(
-            Workflow.GROUP, [group_workflow(each.group) for each in waiting]
+            Workflow.GROUP, [group_workflow(row.group) for row in waiting]
         )
         orphaned = [
-            each for each in waiting if group_workflow(each.group) in how and not each.num_playing
+            row for row in waiting if group_workflow(row.group) in how and not row.num_playing
         ]
-        for each in orphaned:
-            await self._close(each)
+        for row in orphaned:
+            await self._close(row)
         return len(orphaned)
 
     async def _close(self, group: OpenGroup) -> None:
@@ -113,7 +113,7 @@ class SweepActivities:
         if not ids:
             return {}
         query = f"WorkflowType = '{kind}' AND ExecutionStatus = 'Running'"
-        running = {each.id async for each in self._client.list_workflows(query)}
+        running = {execution.id async for execution in self._client.list_workflows(query)}
         lookups = asyncio.Semaphore(MAX_LOOKUPS)
 
         async def ended(workflow_id: str) -> str | None:
@@ -122,7 +122,11 @@ class SweepActivities:
 
         missing = [workflow_id for workflow_id in ids if workflow_id not in running]
         hows = await asyncio.gather(*map(ended, missing))
-        return {each: how for each, how in zip(missing, hows, strict=True) if how is not None}
+        return {
+            workflow_id: how
+            for workflow_id, how in zip(missing, hows, strict=True)
+            if how is not None
+        }
 
     async def _ended(self, workflow_id: str) -> str | None:
         """How the newest run ended; None while it runs."""

@@ -115,15 +115,15 @@ class Adapters:
             module = self._layers.get(layer)
             if module is None or b is None:
                 raise ModelError(f"adapter {directory}: {key} has no place in the served model")
-            found, wanted = (b.shape[0], a.shape[1]), tuple(module.weight.shape)
-            if found != wanted or a.shape[0] != b.shape[1]:
+            shape, expected_shape = (b.shape[0], a.shape[1]), tuple(module.weight.shape)
+            if shape != expected_shape or a.shape[0] != b.shape[1]:
                 raise ModelError(
-                    f"adapter {directory}: {layer} is for a matrix of {list(found)}, the served "
-                    f"model's is {list(wanted)}",
+                    f"adapter {directory}: {layer} is for a matrix of {list(shape)}, the served "
+                    f"model's is {list(expected_shape)}",
                     remedy="serve the model that the adapter was trained on",
                 )
             pairs[layer] = _Pair(a.float(), b.float() * scale)
         if weights or not pairs:
-            what = f"{sorted(weights)[0]} is no part of an adapter" if weights else "it is empty"
-            raise ModelError(f"adapter {directory}: {what}")
+            problem = f"{sorted(weights)[0]} is no part of an adapter" if weights else "it is empty"
+            raise ModelError(f"adapter {directory}: {problem}")
         return pairs

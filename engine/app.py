@@ -114,8 +114,8 @@ class Routes:
             self._sequence(rids[index] if rids else uuid.uuid4().hex, ids, parse_options(raw))
             for index, (ids, raw) in enumerate(zip(prompts, options, strict=True))
         ]
-        named = body.lora_path
-        names = named if isinstance(named, list) else [named] * len(prompts)
+        lora_path = body.lora_path
+        names = lora_path if isinstance(lora_path, list) else [lora_path] * len(prompts)
         if len(names) != len(prompts):
             raise InvalidRequest(f"{len(names)} lora_path for {len(prompts)} prompts")
         for sequence, name in zip(sequences, names, strict=True):
@@ -125,9 +125,9 @@ class Routes:
     def _prompts(self, body: GenerateBody) -> tuple[list[list[int]], bool]:
         if (body.input_ids is None) == (body.text is None):
             raise InvalidRequest("expected either input_ids or text")
-        given = body.text if body.input_ids is None else body.input_ids
-        batched = isinstance(given, list) and bool(given) and not isinstance(given[0], int)
-        rows: list[Any] = list(given) if batched else [given]  # pyright: ignore[reportArgumentType]
+        content = body.text if body.input_ids is None else body.input_ids
+        batched = isinstance(content, list) and bool(content) and not isinstance(content[0], int)
+        rows: list[Any] = list(content) if batched else [content]  # pyright: ignore[reportArgumentType]
         encode = self._model.tokenizer.encode
         return [encode(row) if isinstance(row, str) else row for row in rows], batched
 
@@ -160,14 +160,14 @@ class Routes:
         """Run to the end, or abort when the client goes away."""
         await self._engine.call(lambda s: [s.submit(sequence) for sequence in sequences])
         finished = asyncio.gather(*(asyncio.wrap_future(s.done) for s in sequences))
-        gone = asyncio.ensure_future(_disconnected(request))
+        disconnected = asyncio.ensure_future(_disconnected(request))
         try:
-            await asyncio.wait({finished, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({finished, disconnected}, return_when=asyncio.FIRST_COMPLETED)
             if not finished.done():
                 await self._engine.call(lambda s: s.abort(sequences.__contains__))
             await finished
         finally:
-            gone.cancel()
+            disconnected.cancel()
 
     def _answer(self, sequence: Sequence, start: int, with_logprobs: bool) -> dict[str, Any]:
         """Its tokens from `start` on."""
@@ -338,15 +338,15 @@ class _Failures:
             if has_begun or scope["type"] != "http":
                 raise
             _log.exception("a request failed", path=scope["path"])
-            said = {"error": {"message": cause_of(error)}}
-            await JSONResponse(said, status_code=500)(scope, receive, send)
+            body = {"error": {"message": cause_of(error)}}
+            await JSONResponse(body, status_code=500)(scope, receive, send)
 
 
 def cause_of(error: BaseException) -> str:
     """Class and message; out of memory is said as such, whichever allocator was asked."""
-    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     is_memory = isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(str(error))
-    return f"out of memory ({told})" if is_memory else told
+    return f"out of memory ({text})" if is_memory else text
 
 
 class _ApiKey:
@@ -358,8 +358,8 @@ class _ApiKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._expected):
+            key = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(key, self._expected):
                 response = JSONResponse({"error": "Unauthorized"}, status_code=401)
                 await response(scope, receive, send)
                 return

@@ -29,8 +29,8 @@ def read_files(directory: Path) -> dict[str, Tensor]:
     weights = read_weights(directory)
     for file in sorted({weight.file for weight in weights.values()}):
         with safe_open(file, framework="pt") as opened:
-            mine = [name for name, weight in weights.items() if weight.file == file]
-            tensors.update({name: opened.get_tensor(name) for name in mine})
+            in_file = [name for name, weight in weights.items() if weight.file == file]
+            tensors.update({name: opened.get_tensor(name) for name in in_file})
     return tensors
 
 
@@ -38,39 +38,39 @@ def read_files(directory: Path) -> dict[str, Tensor]:
 def replace(model: Any, loaded: dict[str, Tensor], source: str) -> None:
     """Put `loaded` into `model`. `source`: begins a message. Raises ModelError, and then nothing
     has changed."""
-    held = model.state_dict()
-    found = loaded if loaded.keys() <= held.keys() else _converted(model, loaded, source)
+    served = model.state_dict()
+    updates = loaded if loaded.keys() <= served.keys() else _converted(model, loaded, source)
     # Tied weights have two names in a state and one in most files.
-    places = {held[name].data_ptr() for name in held.keys() & found.keys()}
-    for name, weight in held.items():
-        if name not in found:
+    places = {served[name].data_ptr() for name in served.keys() & updates.keys()}
+    for name, weight in served.items():
+        if name not in updates:
             if weight.data_ptr() not in places:
                 raise ModelError(f"{source}: weight {name} is missing")
             continue
-        if found[name].shape != weight.shape:
+        if updates[name].shape != weight.shape:
             raise ModelError(
-                f"{source}: weight {name} is {list(found[name].shape)}, the served model's is "
+                f"{source}: weight {name} is {list(updates[name].shape)}, the served model's is "
                 f"{list(weight.shape)}",
                 remedy=OTHER_ARCHITECTURE,
             )
-    for name, weight in held.items():
-        if name in found:
-            weight.copy_(found[name])
+    for name, weight in served.items():
+        if name in updates:
+            weight.copy_(updates[name])
 
 
 def digest(model: Any, names: Iterable[str]) -> str | None:
     """Digest of the weights in memory, as `weights_digest` of infra.policy.model.weight_files is of
     files with weights of these `names`; None when the files hold more than the model's weights."""
-    wanted = sorted(names)
-    held: dict[str, Tensor] = model.state_dict()
-    if not held.keys() >= set(wanted):
-        held = held | _in_files(model)
-    found = hashlib.sha256()
-    for name in wanted:
-        if name not in held:
+    ordered = sorted(names)
+    state: dict[str, Tensor] = model.state_dict()
+    if not state.keys() >= set(ordered):
+        state = state | _in_files(model)
+    sha256 = hashlib.sha256()
+    for name in ordered:
+        if name not in state:
             return None
-        add_to_digest(found, name, held[name].detach().numpy())
-    return found.hexdigest()
+        add_to_digest(sha256, name, state[name].detach().numpy())
+    return sha256.hexdigest()
 
 
 def _in_files(model: Any) -> dict[str, Tensor]:
@@ -102,7 +102,7 @@ def _converted(model: Any, loaded: dict[str, Tensor], source: str) -> dict[str, 
     """By the names in memory, through the library's own load: a second model for a moment."""
     _check_names(_in_files(model), loaded, source)
     try:
-        made, report = type(model).from_pretrained(
+        converted, report = type(model).from_pretrained(
             None,
             config=model.config,
             state_dict=dict(loaded),
@@ -120,15 +120,15 @@ def _converted(model: Any, loaded: dict[str, Tensor], source: str) -> dict[str, 
         raise ModelError(f"{source}: {wrong}", remedy=OTHER_ARCHITECTURE)
     if more := report["unexpected_keys"]:
         raise ModelError(f"{source}: weight {min(more)} is not the served model's")
-    return made.state_dict()
+    return converted.state_dict()
 
 
 def unfit(report: dict[str, Any]) -> str | None:
     """First fault in the `report` of a load by transformers; None: it lacked nothing."""
     if missing := sorted(report["missing_keys"]):
         return f"weights are missing: {', '.join(missing[:3])}"
-    for name, found, expected in sorted(report["mismatched_keys"]):
-        return f"weight {name} is {list(found)}, expected {list(expected)}"
+    for name, shape, expected in sorted(report["mismatched_keys"]):
+        return f"weight {name} is {list(shape)}, expected {list(expected)}"
     return None
 
 

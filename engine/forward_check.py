@@ -48,13 +48,13 @@ def problem(served: ForwardModel, model: Any) -> str | None:
     for cut, num_decoding in zip(CUTS, NUM_DECODING, strict=True):
         ends = [place + count for place, count in zip(places, cut, strict=True)]
         new = [ids[n, places[n] : ends[n]].tolist() for n in range(2)]
-        found = torch.log_softmax(served.forward(pool, new, num_decoding), -1)
+        logprobs = torch.log_softmax(served.forward(pool, new, num_decoding), -1)
         if wrong := _wrong_layers(pool):
             return wrong
         for n, end in enumerate(ends):
             expected = whole[n, end - 1]
             likeliest = expected.topk(min(NUM_LOOKED_AT, len(expected))).indices
-            difference = (found[n] - expected)[likeliest].abs().max()
+            difference = (logprobs[n] - expected)[likeliest].abs().max()
             if not torch.isfinite(difference):
                 return "its log-probs are no numbers"
             largest = max(largest, float(difference))

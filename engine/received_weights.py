@@ -60,23 +60,23 @@ class ReceivedWeights:
         """One bucket. Raises WeightsNotReceived, and then the update is over."""
         assert self._tensors is not None
         try:
-            found = {
+            tensors = {
                 name: torch.empty(shape, dtype=DTYPES[dtype])
                 for name, dtype, shape in zip(names, dtypes, shapes, strict=True)
             }
             joined = self._groups[group]
-            for work in [joined.broadcast(tensor, 0) for tensor in found.values()]:
+            for work in [joined.broadcast(tensor, 0) for tensor in tensors.values()]:
                 work.wait()
         except (RuntimeError, KeyError, ValueError) as error:
             self.drop()
             raise _failed(f"weights from group {group} did not arrive", error) from error
-        self._tensors |= found
+        self._tensors |= tensors
 
     def take(self) -> dict[str, Tensor]:
         """All that has arrived; the update is over."""
         assert self._tensors is not None
-        found, self._tensors = self._tensors, None
-        return found
+        tensors, self._tensors = self._tensors, None
+        return tensors
 
     def drop(self) -> None:
         """The update is over, and nothing of it is served."""
@@ -85,5 +85,5 @@ class ReceivedWeights:
 
 
 def _failed(what: str, error: Exception) -> WeightsNotReceived:
-    said = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return WeightsNotReceived(f"{what}: {said}", remedy="the served weights are unchanged")
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return WeightsNotReceived(f"{what}: {reason}", remedy="the served weights are unchanged")

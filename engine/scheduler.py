@@ -211,7 +211,9 @@ class Scheduler:
 
     def remove_adapter(self, name: str) -> bool:
         """False while a request in flight has it."""
-        if any(each.adapter == name for each in (*self.running, *self.waiting, *self._held)):
+        if any(
+            sequence.adapter == name for sequence in (*self.running, *self.waiting, *self._held)
+        ):
             return False
         self.model.adapters.remove(name)
         self.pool.forget_adapter(name)

@@ -110,13 +110,13 @@ def lengths_that_differ(shape: KvShape, num_heads: int, padding: Padding) -> Ite
         num_queries = group * num_tokens
         mask = torch.zeros(num_requests, 1, 1, num_keys)
         mask[..., length:] = float("-inf")
-        found = scaled_dot_product_attention(
+        attended = scaled_dot_product_attention(
             padded(queries[:num_requests, :, :num_queries], padding.of_queries(num_queries), 2),
             keys[:num_requests, :, :num_keys],
             values[:num_requests, :, :num_keys],
             attn_mask=mask,
         )
-        return found[0, :, :num_queries]
+        return attended[0, :, :num_queries]
 
     for length in LENGTHS:
         num_keys = padding.of_keys(length)
@@ -124,8 +124,8 @@ def lengths_that_differ(shape: KvShape, num_heads: int, padding: Padding) -> Ite
         looks = [(1, count, num_keys) for count in QUERIES]
         looks += [(3, 1, num_keys), (1, 1, longest), (3, max(QUERIES), longest)]
         for num_requests, count, until in looks:
-            found = attend(num_requests, count, length, until)
-            if not torch.equal(found, together[:, : found.shape[1]]):
+            alone = attend(num_requests, count, length, until)
+            if not torch.equal(alone, together[:, : alone.shape[1]]):
                 yield f"attention of {count} tokens of {num_requests} requests over {length} keys"
                 break
 
@@ -150,10 +150,10 @@ def requests_that_differ(model: ServedModel) -> Iterator[str]:
 def _logits(model: ServedModel, ids: Sequence[list[int]]) -> list[Tensor]:
     """[R, V] after the prompts, and after each of the NUM_DECODED tokens behind them."""
     pool = SlotPool(len(ids), model.kv_shape())
-    found = [model.forward(pool, [each[:-NUM_DECODED] for each in ids], 0)]
+    logits = [model.forward(pool, [prompt[:-NUM_DECODED] for prompt in ids], 0)]
     for n in range(-NUM_DECODED, 0):
-        found.append(model.forward(pool, [[each[n]] for each in ids], len(ids)))
-    return found
+        logits.append(model.forward(pool, [[prompt[n]] for prompt in ids], len(ids)))
+    return logits
 
 
 def _source() -> torch.Generator:

@@ -78,8 +78,8 @@ def parse_options(raw: dict[str, Any]) -> SamplingOptions:
         first = error.errors()[0]
         key = str(first["loc"][0])
         if first["type"] == "extra_forbidden":
-            known = ", ".join(f"`{name}`" for name in SamplingOptions.model_fields)
-            raise SchemaViolation(f"unknown field `{key}`, expected one of {known}") from None
+            fields = ", ".join(f"`{name}`" for name in SamplingOptions.model_fields)
+            raise SchemaViolation(f"unknown field `{key}`, expected one of {fields}") from None
         raise SchemaViolation(f"sampling_params.{key}: {first['msg']}") from None
     for key in NOT_IMPLEMENTED:
         if getattr(options, key) not in (SamplingOptions.model_fields[key].default, [], {}, ""):

@@ -96,17 +96,17 @@ class ServedModel:
             raise self._cannot_run(f"its config names no {name}")
         return value
 
-    def _context(self, asked: int | None) -> int:
+    def _context(self, size: int | None) -> int:
         longest = getattr(self.config, "max_position_embeddings", None)
-        if asked is None:
+        if size is None:
             return self._figure("max_position_embeddings")
-        if isinstance(longest, int) and asked > longest:
+        if isinstance(longest, int) and size > longest:
             raise ModelError(
-                f"{where(self.directory)}: context length {asked} is asked for, the model was made "
+                f"{where(self.directory)}: context length {size} is asked for, the model was made "
                 f"for {longest} tokens",
                 remedy=f"give at most {longest}, or max_position_embeddings in its config.json",
             )
-        return asked
+        return size
 
     def _end_ids(self) -> set[int]:
         """The model's own end tokens and the tokenizer's, as SGLang takes them."""
@@ -124,10 +124,10 @@ class ServedModel:
         except ModelError:
             raise
         except Exception as error:  # of the model's own code, which may raise anything
-            told = first_line(error)
+            reason = first_line(error)
             if isinstance(error, TypeError):
-                told = f"its code does not call attention as this engine gives it ({told})"
-            raise self._cannot_run(told) from error
+                reason = f"its code does not call attention as this engine gives it ({reason})"
+            raise self._cannot_run(reason) from error
         if problem is not None:
             raise self._cannot_run(problem)
 

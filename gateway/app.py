@@ -51,7 +51,10 @@ def make_app(
     ]
     if desk is not None:
         sessions = SessionRoutes(desk, gateway.unknown).endpoints()
-        routes = [*(Route(path, Endpoint(each)) for path, each in sessions.items()), *routes]
+        routes = [
+            *(Route(path, Endpoint(endpoint)) for path, endpoint in sessions.items()),
+            *routes,
+        ]
     return Starlette(routes=routes)
 
 
@@ -102,38 +105,38 @@ class _Gateway:
         wire = _wire_of(channel)
         if session := await self._admitted(channel, wire, "GET"):
             forms = {MESSAGES: messages.model, GEMINI: gemini.model}
-            told = forms.get(wire, openai.model)
+            form = forms.get(wire, openai.model)
             name = channel.scope["path_params"]["model"]
-            await channel.respond(200, told(name, session.max_context))
+            await channel.respond(200, form(name, session.max_context))
 
     async def _ask(
         self, channel: Channel, wire: DialectWire, envelope: Envelope, *, is_array: bool = False
     ) -> None:
         if not (session := await self._admitted(channel, wire, "POST")):
             return
-        asked = await self._bodies.read(channel, session, wire, envelope)
-        if isinstance(asked, Problem):
-            await refuse(channel, wire, asked)
+        parsed = await self._bodies.read(channel, session, wire, envelope)
+        if isinstance(parsed, Problem):
+            await refuse(channel, wire, parsed)
         else:
-            await self._exchange.answer(channel, session, wire, asked, is_array=is_array)
+            await self._exchange.answer(channel, session, wire, parsed, is_array=is_array)
 
     async def _count(
         self,
         channel: Channel,
         wire: DialectWire,
         envelope: Envelope,
-        told: Callable[[int], dict[str, Any]],
+        form: Callable[[int], dict[str, Any]],
     ) -> None:
         if not (session := await self._admitted(channel, wire, "POST")):
             return
-        asked = await self._bodies.read(channel, session, wire, envelope)
-        if not isinstance(asked, Problem):
-            counting = self._answers.count_tokens(session, asked.request)
-            asked = await self._exchange.call(channel, session, counting)
-        if isinstance(asked, Problem):
-            await refuse(channel, wire, asked)
-        elif asked is not None:
-            await channel.respond(200, told(asked))
+        result = await self._bodies.read(channel, session, wire, envelope)
+        if not isinstance(result, Problem):
+            counting = self._answers.count_tokens(session, result.request)
+            result = await self._exchange.call(channel, session, counting)
+        if isinstance(result, Problem):
+            await refuse(channel, wire, result)
+        elif result is not None:
+            await channel.respond(200, form(result))
 
     async def _admitted(self, channel: Channel, wire: DialectWire, method: str) -> Session | None:
         """Whose request it is. None: the client was told why not, or is gone."""

@@ -36,9 +36,9 @@ class BoundConnections:
 
     def admit(self, key: str, connection: "Connection") -> bool:
         """Room is made by closing one that waits for a request, the oldest first."""
-        others = self._open.setdefault(key, [])
-        if len(others) >= self._max_connections:
-            idle = next((other for other in others if other.is_idle), None)
+        connections = self._open.setdefault(key, [])
+        if len(connections) >= self._max_connections:
+            idle = next((candidate for candidate in connections if candidate.is_idle), None)
             if idle is None:
                 return False
             self.drop(key, idle)
@@ -47,10 +47,10 @@ class BoundConnections:
         return True
 
     def drop(self, key: str, connection: "Connection") -> None:
-        others = self._open.get(key, [])
-        if connection in others:
-            others.remove(connection)
-        if not others:
+        connections = self._open.get(key, [])
+        if connection in connections:
+            connections.remove(connection)
+        if not connections:
             self._open.pop(key, None)
 
 

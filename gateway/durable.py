@@ -54,31 +54,31 @@ class DurableAnswers:
         self,
         db: Database,
         client: Client,
-        known: FactCache,
+        cache: FactCache,
         notices: Notices,
         served: ServedCampaigns,
     ) -> None:
         self._db = db
         self._client = client
-        self._known = known
+        self._cache = cache
         self._notices = notices
         self._served = served
         self._calls = CallCache(db)
 
     async def session(self, key: str) -> Session | None:
-        held = await self._lasting(lambda: program_lives.holder(self._db, key))
-        if held is None:
+        holder = await self._lasting(lambda: program_lives.holder(self._db, key))
+        if holder is None:
             return None
-        config = await self._lasting(lambda: self._known.config(held.campaign))
+        config = await self._lasting(lambda: self._cache.config(holder.campaign))
         session = Session(
-            held.rollout,
-            held.epoch,
-            held.life,
+            holder.rollout,
+            holder.epoch,
+            holder.life,
             config.policy.max_context,
             program_lives.digest(key),
         )
         if is_remote(config.agent):
-            ident = session_id(held.rollout, held.epoch, held.life)
+            ident = session_id(holder.rollout, holder.epoch, holder.life)
             if not await self._lasting(lambda: sessions.heard(self._db, ident)):
                 raise _over(session)
         return session
@@ -103,14 +103,14 @@ class DurableAnswers:
             )
 
         try:
-            asked = await self._lasting(stored)
+            standing = await self._lasting(stored)
         except Fenced as error:
             raise _over(session) from error
-        asked = await self._told(session, asked)
-        if asked.state is RequestState.REFUSED:
-            raise _refusal(Refusal.model_validate(asked.refusal))
-        assert asked.call, f"{session.rollout}, call {asked.number}: its reply is missing"
-        return _answer(request, asked.call, agent)
+        standing = await self._told(session, standing)
+        if standing.state is RequestState.REFUSED:
+            raise _refusal(Refusal.model_validate(standing.refusal))
+        assert standing.call, f"{session.rollout}, call {standing.number}: its reply is missing"
+        return _answer(request, standing.call, agent)
 
     async def delivered(self, session: Session, number: int) -> None:
         await answer_receipts.delivered(
@@ -119,7 +119,7 @@ class DurableAnswers:
 
     async def count_tokens(self, session: Session, request: ModelRequest) -> int:
         """See protocol.Policy.count: it may differ from what the reply's usage tells."""
-        facts = await self._lasting(lambda: self._known.rollout(session.rollout))
+        facts = await self._lasting(lambda: self._cache.rollout(session.rollout))
         served = await self._lasting(lambda: self._served.of(facts.campaign))
 
         async def stored() -> list[StoredCall]:
@@ -128,28 +128,28 @@ class DurableAnswers:
         policy = served.program_policy()
         return await policy.count(request, lambda: self._lasting(stored))
 
-    async def _told(self, session: Session, asked: RequestStanding) -> RequestStanding:
+    async def _told(self, session: Session, standing: RequestStanding) -> RequestStanding:
         """Once the request is answered or refused; its workflow is told unless it is, and of each
         time that the same life asks it again."""
-        told = f"{session.rollout} {session.epoch} {asked.number}"
-        with self._notices.of(told) as notice:
-            if asked.is_repeat:
-                await self._signal(session, asked.number, ASK_AGAIN_SIGNAL)
-            elif asked.state is RequestState.ASKED:
-                await self._signal(session, asked.number, ASK_SIGNAL)
-            if asked.is_new:  # what answers it was told after its notice is waited for
+        key = f"{session.rollout} {session.epoch} {standing.number}"
+        with self._notices.of(key) as notice:
+            if standing.is_repeat:
+                await self._signal(session, standing.number, ASK_AGAIN_SIGNAL)
+            elif standing.state is RequestState.ASKED:
+                await self._signal(session, standing.number, ASK_SIGNAL)
+            if standing.is_new:  # what answers it was told after its notice is waited for
                 await _wait(notice)
             while True:
                 notice.clear()
-                found = await self._lasting(
+                newer = await self._lasting(
                     lambda: model_requests.look(
-                        self._db, session.rollout, session.epoch, asked.number
+                        self._db, session.rollout, session.epoch, standing.number
                     )
                 )
-                if found is None:
+                if newer is None:
                     raise _over(session)
-                if found.state is not RequestState.ASKED:
-                    return found
+                if newer.state is not RequestState.ASKED:
+                    return newer
                 await _wait(notice)
 
     async def _signal(self, session: Session, number: int, name: str) -> None:
@@ -169,7 +169,7 @@ class DurableAnswers:
             await asyncio.sleep(RETRY_S)
 
     async def _agent(self, session: Session) -> AgentConfig:
-        return (await self._lasting(lambda: self._known.rollout(session.rollout))).config.agent
+        return (await self._lasting(lambda: self._cache.rollout(session.rollout))).config.agent
 
     async def _lasting(self, read: Callable[[], Awaitable[T]]) -> T:
         """Through an outage of the store. Raises DatabaseError when that lasts."""

@@ -40,17 +40,17 @@ class Exchange:
         channel: Channel,
         session: Session,
         wire: DialectWire,
-        asked: ParsedRequest,
+        parsed: ParsedRequest,
         *,
         is_array: bool = False,
     ) -> None:
         """`is_array`: the stream is one JSON list, as Gemini's without `alt=sse`."""
-        asking = asyncio.create_task(self._ask(channel, session, asked))
+        asking = asyncio.create_task(self._ask(channel, session, parsed))
         try:
-            if asked.streams and not is_array:
-                await self._stream(channel, session, wire, asked, asking)
+            if parsed.streams and not is_array:
+                await self._stream(channel, session, wire, parsed, asking)
             elif await channel.wait(asking):
-                await self._tell_whole(channel, session, wire, asked, asking, is_array=is_array)
+                await self._tell_whole(channel, session, wire, parsed, asking, is_array=is_array)
         finally:
             if not asking.done():
                 asking.cancel()
@@ -66,17 +66,17 @@ class Exchange:
         finally:
             task.cancel()
 
-    async def _ask(self, channel: Channel, session: Session, asked: ParsedRequest) -> Answer:
+    async def _ask(self, channel: Channel, session: Session, parsed: ParsedRequest) -> Answer:
         await self._settling.wait(session)
         is_retry = channel.headers.get("x-stainless-retry-count", "0") not in ("", "0")
-        return await self._answers.ask(session, asked.request, is_retry=is_retry)
+        return await self._answers.ask(session, parsed.request, is_retry=is_retry)
 
     async def _tell_whole(
         self,
         channel: Channel,
         session: Session,
         wire: DialectWire,
-        asked: ParsedRequest,
+        parsed: ParsedRequest,
         asking: asyncio.Task[Answer],
         *,
         is_array: bool,
@@ -86,9 +86,9 @@ class Exchange:
             await refuse(channel, wire, answer)
             return
         if is_array:
-            text = gemini.as_array(wire.events(asked, answer))
+            text = gemini.as_array(wire.events(parsed, answer))
         else:
-            text = json.dumps(wire.body(asked, answer))
+            text = json.dumps(wire.body(parsed, answer))
         await channel.begin(200, "application/json", num_bytes=len(text))
         await self._deliver(channel, session, answer, [text[:-1], text[-1:]])
 
@@ -97,7 +97,7 @@ class Exchange:
         channel: Channel,
         session: Session,
         wire: DialectWire,
-        asked: ParsedRequest,
+        parsed: ParsedRequest,
         asking: asyncio.Task[Answer],
     ) -> None:
         has_begun = False
@@ -117,7 +117,7 @@ class Exchange:
         if isinstance(answer, Problem):
             pieces = [wire.error_event(answer)]
         else:
-            pieces = wire.events(asked, answer)
+            pieces = wire.events(parsed, answer)
         if not has_begun:
             await channel.begin(200, _EVENTS, _STREAM_HEADERS)
         if isinstance(answer, Problem):

@@ -58,8 +58,8 @@ def problem_of(error: Exception, session: Session | None = None) -> Problem:
         return problem
     if not isinstance(error, MainspringError):
         # As text: the renderers of structlog take a second to make a traceback beautiful.
-        written = "".join(traceback.format_exception(error))
-        _note(session, "error", "a request failed", cause=repr(error), traceback=written)
+        trace = "".join(traceback.format_exception(error))
+        _note(session, "error", "a request failed", cause=repr(error), traceback=trace)
         return _INTERNAL
     remedy = error.remedy or _REMEDIES.get(type(error), "")
     _note(session, "warning", "refused a request", cause=error.message, remedy=remedy)

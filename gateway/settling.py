@@ -46,7 +46,7 @@ class SessionSettling:
         if self._future is None or self._future.done():
             return
         self._future.set_result(None)
-        others = self._open[self._session]
-        others.discard(self._future)
-        if not others:
+        futures = self._open[self._session]
+        futures.discard(self._future)
+        if not futures:
             del self._open[self._session]

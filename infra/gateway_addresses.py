@@ -38,12 +38,14 @@ def announced(home: Path, pid: int, address: str) -> Iterator[None]:
 
 def found(settings: Settings) -> list[str]:
     """Addresses to try, in order; none when no gateway is up or configured."""
-    configured = [each.strip() for each in settings.gateway_addresses.split(",") if each.strip()]
+    configured = [
+        address.strip() for address in settings.gateway_addresses.split(",") if address.strip()
+    ]
     if configured:
         return configured
     folder = settings.home / FOLDER
     files = sorted(folder.glob("[0-9]*")) if folder.is_dir() else []
-    return [text for each in files if (text := _read(each))]
+    return [text for file in files if (text := _read(file))]
 
 
 def _read(path: Path) -> str:

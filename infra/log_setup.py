@@ -25,11 +25,11 @@ QUIET = (
 _FIRST = ("timestamp", "level", "event")
 
 
-def set_up(wanted: LogFormat = LogFormat.AUTO, *, for_a_person: bool = False) -> None:
+def set_up(log_format: LogFormat = LogFormat.AUTO, *, for_a_person: bool = False) -> None:
     """Calling it again changes the format and nothing else. `for_a_person`: of a command in the
     foreground, unless JSON was asked for."""
     is_elsewhere = not for_a_person and not sys.stderr.isatty()
-    as_json = wanted is LogFormat.JSON or (wanted is LogFormat.AUTO and is_elsewhere)
+    as_json = log_format is LogFormat.JSON or (log_format is LogFormat.AUTO and is_elsewhere)
     level = logging.ERROR if for_a_person and not as_json else logging.INFO
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,

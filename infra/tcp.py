@@ -46,17 +46,17 @@ class KeepAlive:
     on: bool = True
 
 
-def keep_alive(transport: asyncio.BaseTransport, wanted: KeepAlive = KeepAlive()) -> None:
+def keep_alive(transport: asyncio.BaseTransport, settings: KeepAlive = KeepAlive()) -> None:
     """A host that loses its power sends no word: the kernel notices it."""
     connection = transport.get_extra_info("socket")
     if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
         return
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(wanted.on))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(settings.on))
     for name, value in (
-        ("TCP_KEEPIDLE", wanted.idle_s),
-        ("TCP_KEEPINTVL", wanted.interval_s),
-        ("TCP_KEEPCNT", wanted.count),
-        ("TCP_USER_TIMEOUT", wanted.user_timeout_ms),
+        ("TCP_KEEPIDLE", settings.idle_s),
+        ("TCP_KEEPINTVL", settings.interval_s),
+        ("TCP_KEEPCNT", settings.count),
+        ("TCP_USER_TIMEOUT", settings.user_timeout_ms),
     ):
-        if wanted.on and hasattr(socket, name):  # macOS lacks some
+        if settings.on and hasattr(socket, name):  # macOS lacks some
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

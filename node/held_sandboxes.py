@@ -33,12 +33,12 @@ class HeldSandboxes:
     def __init__(
         self,
         db: Database,
-        known: FactCache,
+        cache: FactCache,
         node: NodeId,
         environments: Environments,
     ) -> None:
         self._db = db
-        self._known = known
+        self._cache = cache
         self._node = node
         self._environments = environments
         self._held: dict[SandboxId, HostedWorld] = {}
@@ -58,10 +58,10 @@ class HeldSandboxes:
 
     def get(self, sandbox: SandboxId) -> HostedWorld:
         """Raises WorldLost."""
-        held = self._held.get(sandbox)
-        if held is None:
+        live = self._held.get(sandbox)
+        if live is None:
             raise SandboxLost(f"sandbox {sandbox} is not on node {self._node} any more")
-        return held
+        return live
 
     @contextmanager
     def beside(self, sandbox: SandboxId, end: Callable[[], Awaitable[None]]) -> Iterator[None]:
@@ -78,7 +78,7 @@ class HeldSandboxes:
         self, note: str, rollout: RolloutId, sandbox: SandboxId
     ) -> AsyncIterator[Beat]:
         """Heartbeats while an activity works on the sandbox; what goes wrong names it."""
-        async with heartbeating(note) as beat, naming(self._known, self._node, rollout, sandbox):
+        async with heartbeating(note) as beat, naming(self._cache, self._node, rollout, sandbox):
             yield beat
 
     async def open(self, sandbox: SandboxId, rollout: RolloutId, epoch: int) -> None:
@@ -124,14 +124,14 @@ class HeldSandboxes:
 
     async def release(self, sandbox: SandboxId) -> bool:
         """Remove a sandbox that this process holds; False when it holds none of this id."""
-        held = self._held.pop(sandbox, None)
-        if held is None:
+        live = self._held.pop(sandbox, None)
+        if live is None:
             return False
         self._num_closing += 1
         try:
             if (end := self._beside.get(sandbox)) is not None:
                 await asyncio.shield(end())
-            await asyncio.shield(held.close())
+            await asyncio.shield(live.close())
         finally:
             self._num_closing -= 1
         return True
@@ -145,9 +145,9 @@ class HeldSandboxes:
     async def release_all(self) -> None:
         """At a stop that leaves nothing to a successor. Raises DatabaseError, and then too no
         sandbox is left."""
-        held = list(self._held)
-        await asyncio.gather(*map(self.release, held))
-        for sandbox in held:
+        ids = list(self._held)
+        await asyncio.gather(*map(self.release, ids))
+        for sandbox in ids:
             await sandboxes.close_lease(self._db, sandbox, self._node)
 
     async def ping(self) -> None:
@@ -183,7 +183,7 @@ class HeldSandboxes:
         lease: Callable[[str], Awaitable[None]],
     ) -> tuple[Hosted, Any, Place]:
         """Its environment, its task and its place. Raises ConfigError."""
-        facts = await self._known.rollout(rollout)
+        facts = await self._cache.rollout(rollout)
         labels = {
             "campaign": facts.campaign,
             "rollout": rollout,

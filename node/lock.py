@@ -55,10 +55,10 @@ class NodeLock:
         UsageError."""
         fd = _open(self._home)
         if not _try(fd):
-            other = self._home.read_text()
+            owner = self._home.read_text()
             os.close(fd)
             raise UsageError(
-                f"{self._home.parent.parent} is the home of {other}, and this is node "
+                f"{self._home.parent.parent} is the home of {owner}, and this is node "
                 f"{self._node}: each would remove the other's sandboxes",
                 remedy="give this node a home of its own on a local disk: --home DIR, or "
                 "MAINSPRING_HOME",

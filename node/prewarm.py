@@ -38,7 +38,7 @@ class Readiness:
     def __init__(
         self,
         db: Database,
-        known: FactCache,
+        cache: FactCache,
         admission: Admission,
         pools: Mapping[str, WarmPool],
         images: ImageStore | None,
@@ -46,7 +46,7 @@ class Readiness:
     ) -> None:
         """`images`: of the node's Docker daemon, where it has one."""
         self._db = db
-        self._known = known
+        self._cache = cache
         self._admission = admission
         self._pools = pools
         self._images = images
@@ -57,22 +57,22 @@ class Readiness:
     async def look(self) -> None:
         """Once: pulls begin, every pool gets what is its; nothing when the node takes nothing new.
         Raises DatabaseError."""
-        wanted: dict[str, list[SandboxSpec]] = {name: [] for name in self._pools}
+        specs: dict[str, list[SandboxSpec]] = {name: [] for name in self._pools}
         limit = max(MIN_AHEAD, *(pool.size for pool in self._pools.values()), 0)
         takes_new = self._admission.refusal() is None
         coming = await upcoming(self._db, self._admission.node, limit) if takes_new else []
         needed: set[str] = set()
-        for each in coming:
-            task = await self._known.task(each.task)
+        for rollout in coming:
+            task = await self._cache.task(rollout.task)
             if not isinstance(task, SweTask):
                 continue
-            config = await self._known.config(each.campaign)
-            labels = {"campaign": each.campaign, "node": self._admission.node}
+            config = await self._cache.config(rollout.campaign)
+            labels = {"campaign": rollout.campaign, "node": self._admission.node}
             name = backend_name(config.sandbox.backend, task.image)
             if task.image is not None and name == DOCKER:
                 needed.add(task.image)
             # A clock starts when its sandbox opens: not before it is needed.
-            if name in wanted and task.clock is None:
+            if name in specs and task.clock is None:
                 with contextlib.suppress(BundleMissing):  # the rollout that needs it is told
                     spec = sandbox_spec(
                         SandboxId("idle"),
@@ -83,10 +83,10 @@ class Readiness:
                         mounts=mounts_for(config.agent),
                         folders=folders_of(config.agent),
                     )
-                    wanted[name].append(spec)
+                    specs[name].append(spec)
         self._needed = needed
         self._pull()
-        await asyncio.gather(*(pool.prepare(wanted[name]) for name, pool in self._pools.items()))
+        await asyncio.gather(*(pool.prepare(specs[name]) for name, pool in self._pools.items()))
 
     async def tend(self) -> None:
         """Once, and more rarely. Raises SandboxError."""

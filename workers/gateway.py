@@ -38,8 +38,8 @@ def main(
 ) -> None:
     """`edges`: URLs to dial out to; none: those of the settings. Raises UsageError."""
     settings = load_settings(home)
-    named = edges or [url.strip() for url in settings.edges.split(",") if url.strip()]
-    dialled = [edge_at(url) for url in named]
+    urls = edges or [url.strip() for url in settings.edges.split(",") if url.strip()]
+    dialled = [edge_at(url) for url in urls]
     set_up(settings.log_format)
     run_worker(_run(settings, host, port, tls, dialled, edge_secret(settings)))
 
@@ -57,10 +57,10 @@ async def _run(
         over_http = partial(serve_over_http, api_key=settings.policy_api_key)
         served = ServedCampaigns(db, over_http)
         notices = Notices(settings.session_url, CHANNEL)
-        known = FactCache(db)
+        cache = FactCache(db)
         app = make_app(
-            DurableAnswers(db, link.client, known, notices, served),
-            SessionDesk(db, link.client, known),
+            DurableAnswers(db, link.client, cache, notices, served),
+            SessionDesk(db, link.client, cache),
         )
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -70,8 +70,8 @@ async def _run(
         ends = [linked, stopped]
         try:
             async with notices.listening(), serve(app, host, port, tls=tls) as at:
-                told = f"tls://{at.host}:{at.port}" if tls else f"{at.host}:{at.port}"
-                with announced(settings.home, os.getpid(), told):
+                address = f"tls://{at.host}:{at.port}" if tls else f"{at.host}:{at.port}"
+                with announced(settings.home, os.getpid(), address):
                     link.announce("gateway", at.url)
                     for edge in edges:
                         dialling = Dialling(edge, app, secret)

@@ -78,14 +78,14 @@ async def _run(settings: Settings, serve: Serve | None) -> None:
     async with open_database(settings, PoolRole.ROLLOUT) as db:
         link = await ServiceLink.open(settings, db, name=worker_identity(_name()))
         client = link.client
-        known = FactCache(db)
+        cache = FactCache(db)
         over_http = partial(serve_over_http, api_key=settings.policy_api_key)
         served = ServedCampaigns(db, serve or over_http)
-        bookkeeping = RolloutActivities(db, known)
-        standing = CampaignActivities(db, known)
-        offering = SessionActivities(db, known)
-        replies = ReplyActivities(db, known, served)
-        answers = AnswerActivities(db, known, served)
+        bookkeeping = RolloutActivities(db, cache)
+        standing = CampaignActivities(db, cache)
+        offering = SessionActivities(db, cache)
+        replies = ReplyActivities(db, cache, served)
+        answers = AnswerActivities(db, cache, served)
         worker = Worker(
             client,
             task_queue=ROLLOUT_QUEUE,
@@ -148,8 +148,8 @@ async def _run(settings: Settings, serve: Serve | None) -> None:
             reads = (replies.calls.reads, answers.calls.reads)
             log.info(
                 HISTORIES_READ,
-                known=sum(each.num_known for each in reads),
-                whole=sum(each.num_whole for each in reads),
+                known=sum(read.num_known for read in reads),
+                whole=sum(read.num_whole for read in reads),
             )
 
 
@@ -161,8 +161,8 @@ def _name() -> str:
 async def _end_left(client: Client, db: Database) -> None:
     """End attempts at replies and loads of weights that killed workers of this place left."""
     try:
-        left = [rollout_workflow(each.rollout) for each in await playing_rollouts(db, 0.0)]
-        left += [campaign_workflow(each.campaign) for each in await campaigns.underway(db)]
+        left = [rollout_workflow(row.rollout) for row in await playing_rollouts(db, 0.0)]
+        left += [campaign_workflow(row.campaign) for row in await campaigns.underway(db)]
         num_ended = await end_attempts(client, TITLE, left, is_left=has_ended_here)
     except DatabaseError as error:
         log.info("attempts are left to their heartbeats", reason=error.message)

@@ -124,18 +124,18 @@ def make_node(
         if num_warm
     }
     backends = backends.with_backends(pools)
-    known = FactCache(db)
+    cache = FactCache(db)
     environments = Environments(backends)
-    held = HeldSandboxes(db, known, node, environments)
+    held = HeldSandboxes(db, cache, node, environments)
     admission = Admission(node, capacity, lambda: len(held), settings)
-    sandboxes = SandboxActivities(db, known, node, held, admission)
-    grading = GradingActivities(db, known, node, environments)
+    sandboxes = SandboxActivities(db, cache, node, held, admission)
+    grading = GradingActivities(db, cache, node, environments)
     over_http = partial(serve_over_http, api_key=settings.policy_api_key)
     served = ServedCampaigns(db, serve or over_http)
     gateways = partial(gateway_addresses.found, settings)
     functions = FunctionLives(db, held, settings.home / "functions" / node, gateways)
-    programs = ProgramActivities(db, known, held, gateways, functions)
-    playing = PlayingActivities(known, node, held, ReplyActivities(db, known, served), sandboxes)
+    programs = ProgramActivities(db, cache, held, gateways, functions)
+    playing = PlayingActivities(cache, node, held, ReplyActivities(db, cache, served), sandboxes)
 
     def shared() -> list[Worker]:
         return [
@@ -182,7 +182,7 @@ def make_node(
         admission,
         Readiness(
             db,
-            known,
+            cache,
             admission,
             pools,
             by_docker.images if by_docker else None,
@@ -240,7 +240,7 @@ async def _run(
         )
         beside = (node.reaper, node.beat, node.readiness)
         try:
-            await poll_until_stopped(link, [node.own], *(each.run_forever for each in beside))
+            await poll_until_stopped(link, [node.own], *(service.run_forever for service in beside))
         except ServiceError:
             leave_sandboxes = True  # the next process, or this one anew, takes them over
             raise

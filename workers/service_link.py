@@ -51,8 +51,8 @@ class ServiceLink:
         """`name`: of the process, for Temporal. `metrics_address`: where it answers Prometheus.
         Raises TemporalError, ForeignNamespace, OtherNamespace, DatabaseError and ConfigError."""
         client = await connect(settings, db, name=name, metrics_address=metrics_address)
-        if told := clock_told(await clock_off_s(db)):
-            log.warning("this machine's clock is off", told=told)
+        if clock_note := clock_told(await clock_off_s(db)):
+            log.warning("this machine's clock is off", told=clock_note)
         return cls(settings, client, await identity(db), db)
 
     def announce(self, role: str, queue: str, **more: object) -> None:
@@ -70,13 +70,13 @@ class ServiceLink:
 
     async def run_forever(self) -> None:
         """Returns never. Raises ServicesMoved and ForeignNamespace."""
-        asked = 0.0
+        waited_s = 0.0
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             self.check_addresses()
-            asked += LOOK_EVERY_S
-            if asked >= ASK_EVERY_S:
-                asked = 0.0
+            waited_s += LOOK_EVERY_S
+            if waited_s >= ASK_EVERY_S:
+                waited_s = 0.0
                 await self.check()
 
     async def check(self) -> None:

@@ -72,10 +72,10 @@ class Standby:
     async def _settled(self) -> CampaignConfig | None:
         """Configuration of another trainer's ranks, once it has worked for a while."""
         try:
-            held = await trainers.holder(self._db, self._campaign)
-            if held is None or held.released:
+            holder = await trainers.holder(self._db, self._campaign)
+            if holder is None or holder.released:
                 return None
-            if held.held_s < SETTLED_S:
+            if holder.held_s < SETTLED_S:
                 return None
             return ranks_of((await campaigns.get(self._db, self._campaign)).config)
         except DatabaseError:
@@ -98,13 +98,13 @@ async def wait_for_lease(
         await asyncio.wait([taking, stopped, *beside], return_when=asyncio.FIRST_COMPLETED)
         if taking.done():
             return taking.result()
-        for each in beside:
-            if each.done():
-                each.result()
+        for task in beside:
+            if task.done():
+                task.result()
         return None
     finally:
-        for each in (taking, stopped, *beside):
-            each.cancel()
+        for task in (taking, stopped, *beside):
+            task.cancel()
         await asyncio.wait([taking, stopped, *beside])
         if standby is not None:
             await standby.finish()

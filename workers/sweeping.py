@@ -57,13 +57,13 @@ class Sweeping:
     async def sweep_in_turn(self) -> bool:
         """Sweep if it is time and no other worker does; whether it was. Raises DatabaseError,
         LeaseLost and RPCError."""
-        async with sweep_turn(self._db, self._every) as mine:
-            if mine:
-                found = await self._sweeper.sweep(SweepInput())
-                changed = found.model_dump(exclude={"num_rollouts_alive"})
+        async with sweep_turn(self._db, self._every) as is_mine:
+            if is_mine:
+                swept = await self._sweeper.sweep(SweepInput())
+                changed = swept.model_dump(exclude={"num_rollouts_alive"})
                 note = log.warning if any(changed.values()) else log.info
-                note("swept", **found.model_dump())
-        return mine
+                note("swept", **swept.model_dump())
+        return is_mine
 
     async def _delete_old_schedule(self) -> None:
         try:

@@ -65,7 +65,7 @@ async def follow(
     ]
     if gauges is not None:
         followers.append(Follower(database, campaign, "gauges", lambda: gauges))
-    await asyncio.gather(*(each.run() for each in followers))
+    await asyncio.gather(*(follower.run() for follower in followers))
     await asyncio.Event().wait()
 
 
@@ -75,7 +75,7 @@ def _tracking_of(record: CampaignRecord) -> TrackingConfig:
 
 
 def _maker(name: str, record: CampaignRecord, home: Path) -> Callable[[], Tracker]:
-    given = TrackedBy(
+    tracked = TrackedBy(
         campaign=TrackedCampaign(
             name=record.id,
             uid=record.uid,
@@ -84,7 +84,7 @@ def _maker(name: str, record: CampaignRecord, home: Path) -> Callable[[], Tracke
         tracking=_tracking_of(record),
         directory=layout.tracking(home, record.id, name),
     )
-    return lambda: make_tracker(name, given)
+    return lambda: make_tracker(name, tracked)
 
 
 class Follower:
@@ -149,14 +149,14 @@ class Follower:
         """Send all that the tracker lacks. Raises TrackerDown and DatabaseError."""
         record = await campaigns.get(self._db, self._campaign)
         ids = await point_ids(self._db, self._campaign)
-        sent = await self._call(self._open) if self._sent is None else self._sent
-        self._sent = sent
-        lacking = [each for each in ids if each not in sent]
+        sent_ids = await self._call(self._open) if self._sent is None else self._sent
+        self._sent = sent_ids
+        lacking = [point_id for point_id in ids if point_id not in sent_ids]
         for start in range(0, len(lacking), BATCH):
-            wanted = lacking[start : start + BATCH]
-            found = await points(self._db, self._campaign, wanted)
-            await self._call(lambda tracker, now=found: tracker.send(now))
-            sent.update(each.id for each in found)
+            batch = lacking[start : start + BATCH]
+            new_points = await points(self._db, self._campaign, batch)
+            await self._call(lambda tracker, now=new_points: tracker.send(now))
+            sent_ids.update(point.id for point in new_points)
         is_over = record.status in campaigns.ENDS
         if is_over and record.status is not self._ended:
             status = record.status
@@ -207,23 +207,23 @@ class CallThread:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
-        def settle(found: T | None, error: BaseException | None) -> None:
+        def settle(result: T | None, error: BaseException | None) -> None:
             self._busy.release()
             if future.cancelled():
                 return
             if error is not None:
                 future.set_exception(error)
             else:
-                future.set_result(found)  # pyright: ignore[reportArgumentType]
+                future.set_result(result)  # pyright: ignore[reportArgumentType]
 
         def work() -> None:
-            found, error = None, None
+            result, error = None, None
             try:
-                found = function()
+                result = function()
             except BaseException as raised:
                 error = raised
             if not loop.is_closed():
-                loop.call_soon_threadsafe(settle, found, error)
+                loop.call_soon_threadsafe(settle, result, error)
 
         threading.Thread(target=work, name=self._name, daemon=True).start()
         return await future

@@ -34,20 +34,20 @@ async def take(
 ) -> TrainerLease:
     """Wait until no other process trains the campaign. `look` is called meanwhile and may raise."""
     owner, process = f"{socket.gethostname()} pid {os.getpid()}", this_process()
-    said: tuple[str, float] | None = None
+    last_said: tuple[str, float] | None = None
     loop = asyncio.get_running_loop()
     while True:
         look()
         try:
-            held = await trainers.holder(database, campaign)
+            holder = await trainers.holder(database, campaign)
             # This process may have held it before it started anew.
-            over = held is not None and (held.process == process or has_ended(held.process))
+            over = holder is not None and (holder.process == process or has_ended(holder.process))
             lease = await trainers.take(
                 database,
                 campaign,
                 owner=owner,
                 process=process,
-                ended=held.process if held and over else None,
+                ended=holder.process if holder and over else None,
             )
         except DatabaseError as error:
             log.warning("lease not taken", campaign=campaign, error=error.message)
@@ -55,16 +55,20 @@ async def take(
             continue
         if lease is not None:
             return lease
-        if held and (said is None or said[0] != held.owner or loop.time() - said[1] > SAY_EVERY_S):
-            said = held.owner, loop.time()
+        if holder and (
+            last_said is None
+            or last_said[0] != holder.owner
+            or loop.time() - last_said[1] > SAY_EVERY_S
+        ):
+            last_said = holder.owner, loop.time()
             log.warning(
                 "waits: another trainer works for the campaign",
                 campaign=campaign,
-                holder=held.owner,
-                since=f"{held.since:%Y-%m-%d %H:%M:%S}",
-                epoch=held.epoch,
+                holder=holder.owner,
+                since=f"{holder.since:%Y-%m-%d %H:%M:%S}",
+                epoch=holder.epoch,
             )
-        await _until_ended(held.process if held else "", LOOK_S)
+        await _until_ended(holder.process if holder else "", LOOK_S)
 
 
 async def keep(database: Database, lease: TrainerLease) -> None:

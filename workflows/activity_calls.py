@@ -134,10 +134,10 @@ def raise_if_cancelled() -> None:
         raise asyncio.CancelledError
 
 
-def raise_if_broken(found: Iterable[str | None]) -> None:
+def raise_if_broken(faults: Iterable[str | None]) -> None:
     """Raises the first, as `broken_by` wrote it: more work would only burn the fleet for rollouts
     that cannot be scored."""
-    for broken in found:
+    for broken in faults:
         if broken is not None:
             kind, _, sentence = broken.partition(": ")
             raise ApplicationError(sentence, type=kind, non_retryable=True)
@@ -173,8 +173,8 @@ def end_text(error: BaseException) -> str:
     """One sentence and its remedy, for the row of a campaign that failed."""
     while isinstance(error, FailureError) and error.cause is not None:
         error = error.cause
-    said = error.message if isinstance(error, ApplicationError) else cause_of(error)
-    return shortened(plain(said), END_CHARS)
+    message = error.message if isinstance(error, ApplicationError) else cause_of(error)
+    return shortened(plain(message), END_CHARS)
 
 
 def kind_in(fault: str | None) -> FaultKind | None:
@@ -192,12 +192,12 @@ def fault_text(error: BaseException) -> str:
 def sentence(error: BaseException) -> str:
     """Sentence on what happened, without kind and remedy."""
     cause = next(_causes(error))
-    said = cause.message if isinstance(cause, FailureError) else str(cause)
-    return said.partition("\n")[0]
+    message = cause.message if isinstance(cause, FailureError) else str(cause)
+    return message.partition("\n")[0]
 
 
 def _text(error: BaseException) -> str:
-    return shortened(plain(": ".join(str(each) for each in _causes(error))), FAULT_CHARS)
+    return shortened(plain(": ".join(str(cause) for cause in _causes(error))), FAULT_CHARS)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

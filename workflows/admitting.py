@@ -94,9 +94,9 @@ class GroupAdmission:
     def forget(self, ended: Iterable[int]) -> None:
         """Take back that these ended: they are open in the store. It was restored from a backup, or
         somebody else sent the report. They are started again, or found running."""
-        found = self._ended.intersection(ended)
-        self._ended -= found
-        if found:
+        reopened = self._ended.intersection(ended)
+        self._ended -= reopened
+        if reopened:
             self.look()
 
     async def stop(self) -> None:

@@ -94,8 +94,8 @@ class Answering:
     def ask_again(self, number: int, epoch: int | None) -> None:
         """The same life asks `number` again. The gateway answers what is stored, and there is no
         activity: without a bound an agent could ask for it without end."""
-        known = number in self._answered or number in self._answering
-        if self._begin is None or self._limits is None or not known:
+        is_known = number in self._answered or number in self._answering
+        if self._begin is None or self._limits is None or not is_known:
             self.ask(number, epoch)
         elif epoch in (None, self._epoch) and self._listens:
             self._num_refused_again += number in self._refused
@@ -136,7 +136,7 @@ class Answering:
             return workflow.time() - started - self._waited_s
 
         while not is_over():
-            told = self._left_s
+            left_then = self._left_s
             end_s = min(limit_s, self._until_straggler_s(used_s()))
             left_s = end_s - used_s()
             if left_s <= 0:
@@ -149,7 +149,8 @@ class Answering:
                 continue
             try:
                 await workflow.wait_condition(
-                    lambda told=told: is_over() or self._left_s != told, timeout=left_s
+                    lambda left_then=left_then: is_over() or self._left_s != left_then,
+                    timeout=left_s,
                 )
             except TimeoutError:
                 continue

@@ -213,9 +213,9 @@ class CampaignWorkflow:
     async def _start_anew(self) -> None:
         """Forget what the store does not have: it was restored from a backup. Groups in flight are
         cancelled, as what they have done is not stored, and are replaced. Never returns."""
-        found = 0 if self._seen.version is None else self._seen.version
+        version = 0 if self._seen.version is None else self._seen.version
         notice = (
-            f"resumed after step {found} with new groups: the store is older than Temporal "
+            f"resumed after step {version} with new groups: the store is older than Temporal "
             "(restored from a backup)"
         )
         workflow.logger.warning("campaign %s: %s", self._state.campaign, notice)

@@ -37,7 +37,7 @@ class GroupWorkflow:
     @workflow.run
     async def run(self, start: GroupInput) -> FinishGroupResult:
         try:
-            made = await activity_calls.store(CREATE_GROUP, start)
+            created = await activity_calls.store(CREATE_GROUP, start)
         except (FailureError, asyncio.CancelledError) as error:
             if is_cancelled_exception(error):
                 # Its campaign stored it before it was started: it would stay open for good.
@@ -45,17 +45,17 @@ class GroupWorkflow:
                 closing = FinishGroupInput(group=group, cancelled=True)
                 await activity_calls.store(FINISH_GROUP, closing)
             raise
-        if made.status is not GroupStatus.RUNNING:
-            workflow.upsert_memo({"outcome": f"nothing done: the group is {made.status}"})
+        if created.status is not GroupStatus.RUNNING:
+            workflow.upsert_memo({"outcome": f"nothing done: the group is {created.status}"})
             await self._tell_campaign(
-                start.campaign, GroupDone(index=start.index, status=made.status)
+                start.campaign, GroupDone(index=start.index, status=created.status)
             )
-            return FinishGroupResult(status=made.status)
-        version = start.policy_version if made.policy_version is None else made.policy_version
+            return FinishGroupResult(status=created.status)
+        version = start.policy_version if created.policy_version is None else created.policy_version
         cancelled = False
         results: list[RolloutResult | None] = []
-        unfinished = range(made.size) if made.unfinished is None else made.unfinished
-        stragglers = Stragglers(made.group, made.quorum, unfinished)
+        unfinished = range(created.size) if created.unfinished is None else created.unfinished
+        stragglers = Stragglers(created.group, created.quorum, unfinished)
         try:
             await stragglers.begin()
             results = await asyncio.gather(
@@ -64,11 +64,11 @@ class GroupWorkflow:
                         index,
                         run_rollout(
                             start.campaign,
-                            made.group,
+                            created.group,
                             index,
                             version,
-                            summary=made.task,
-                            task=made.task,
+                            summary=created.task,
+                            task=created.task,
                             max_faults=MAX_FAULTS,
                             is_late=lambda: stragglers.are_told,
                         ),
@@ -80,9 +80,9 @@ class GroupWorkflow:
             cancelled = True
         finished = await activity_calls.store(
             FINISH_GROUP,
-            FinishGroupInput(group=made.group, cancelled=cancelled),
+            FinishGroupInput(group=created.group, cancelled=cancelled),
         )
-        broken = next((each.broken for each in results if each and each.broken), None)
+        broken = next((result.broken for result in results if result and result.broken), None)
         await self._tell_campaign(
             start.campaign, GroupDone(index=start.index, status=finished.status, broken=broken)
         )

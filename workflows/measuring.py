@@ -41,8 +41,8 @@ def evaluations_due(plan: CampaignPlan, version: int) -> list[tuple[str, bool]]:
     """Split and whether greedy: the first and the last version on every split and way of sampling,
     one in between on the first split only."""
     if version not in (0, plan.num_steps):
-        due = version % plan.eval_every_steps == 0
-        return [(split, False) for split in plan.eval_splits[:1] if due]
+        is_due = version % plan.eval_every_steps == 0
+        return [(split, False) for split in plan.eval_splits[:1] if is_due]
     greedy = [(split, True) for split in plan.eval_splits[:1] if plan.eval_greedy]
     return [*((split, False) for split in plan.eval_splits), *greedy]
 
@@ -57,16 +57,16 @@ def evaluation_groups(campaign: CampaignId, plan: CampaignPlan, version: int) ->
 
 async def measure(state: CampaignState, seen: Survey, waits: Waits) -> None:
     version, plan = state.published_version, state.plan
-    due = evaluations_due(plan, version)
+    evaluations = evaluations_due(plan, version)
     missing = [
         (split, greedy)
-        for split, greedy in due
+        for split, greedy in evaluations
         if eval_group_id(state.campaign, split, _way(greedy), version) not in seen.evaluated
     ]
     if missing:
         with waits.on(f"evaluating policy version {version}", queue=ROLLOUT_QUEUE):
-            await asyncio.gather(*(_evaluate(state, *each) for each in missing))
-    if due and version in (0, plan.num_steps) and not seen.is_checked:
+            await asyncio.gather(*(_evaluate(state, *evaluation) for evaluation in missing))
+    if evaluations and version in (0, plan.num_steps) and not seen.is_checked:
         queue = trainer_queue(state.campaign)
         group = eval_group_id(state.campaign, plan.eval_splits[0], _way(False), version)
         what = "checking served against recomputed log-probs"

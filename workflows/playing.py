@@ -90,10 +90,10 @@ async def run_rollout(
                 priority=Priority(priority_key=priority, fairness_key=campaign),
             )
         except WorkflowAlreadyStartedError:
-            found = await activity_calls.store(READ_OUTCOME, OutcomeInput(rollout=rollout))
-            result = found.result
+            outcome = await activity_calls.store(READ_OUTCOME, OutcomeInput(rollout=rollout))
+            result = outcome.result
             if result is None or _is_fault(result):
-                if found.is_free and reuse is _UNLESS_COMPLETED:
+                if outcome.is_free and reuse is _UNLESS_COMPLETED:
                     # Cut off, masked or given back: what asks for it wants it played again.
                     reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE
                 else:

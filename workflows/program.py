@@ -28,47 +28,47 @@ may take longer than it waits, which no other life would mend."""
 
 
 class ProgramPlay:
-    def __init__(self, start: RolloutInput, sandbox: SandboxLife, asked: Answering) -> None:
+    def __init__(self, start: RolloutInput, sandbox: SandboxLife, answering: Answering) -> None:
         self._start = start
         self._sandbox = sandbox
-        self._asked = asked
+        self._answering = answering
 
     async def play(self, begin: BeginResult, limits: ProgramLimits, epoch: int) -> StopReason:
         """Until the patch is stored. Raises ActivityError: what cannot be answered or opened, and
         the last loss when lives brought nothing new."""
-        self._asked.begin(begin, limits, epoch)
+        self._answering.begin(begin, limits, epoch)
         try:
             return await self._live(begin, epoch)
         finally:
-            await self._asked.end()
+            await self._answering.end()
 
     async def _live(self, begin: BeginResult, epoch: int) -> StopReason:
         num_killed = num_cut = calls_at_cut = lives_then = calls_then = 0
         while True:
             await self._sandbox.open(epoch, prefer=begin.prefer)
-            self._asked.place = self._sandbox.backend
+            self._answering.place = self._sandbox.backend
             try:
                 is_last = num_killed >= MAX_KILLED or num_cut >= MAX_CUT
                 result = await self._one_life(begin, epoch, is_last=is_last)
                 activity_calls.raise_if_cancelled()
-                if self._asked.num_calls > calls_at_cut:
-                    calls_at_cut, num_cut = self._asked.num_calls, 0
-                if result.was_cut and self._asked.stop is None and num_cut < MAX_CUT:
+                if self._answering.num_calls > calls_at_cut:
+                    calls_at_cut, num_cut = self._answering.num_calls, 0
+                if result.was_cut and self._answering.stop is None and num_cut < MAX_CUT:
                     num_cut += 1
                     await self._sandbox.close(epoch)
                     continue
-                if result.was_killed and self._asked.stop is None and num_killed < MAX_KILLED:
+                if result.was_killed and self._answering.stop is None and num_killed < MAX_KILLED:
                     num_killed += 1
                     await self._sandbox.close(epoch)
                     continue
-                await self._asked.end()
+                await self._answering.end()
                 await self._sandbox.collect_once(epoch)
                 ended = StopReason.CONTEXT_FULL if result.was_full else StopReason.EXITED
-                return self._asked.stop or ended
+                return self._answering.stop or ended
             except ActivityError as error:
                 activity_calls.raise_if_cancelled()
-                if self._asked.num_calls > calls_then:
-                    calls_then, lives_then = self._asked.num_calls, self._sandbox.lives - 1
+                if self._answering.num_calls > calls_then:
+                    calls_then, lives_then = self._answering.num_calls, self._sandbox.lives - 1
                 # A stop that no process of the node took on tells nothing of the program: it may
                 # still run, and only a new sandbox is sure to be without it.
                 is_untold = is_cancelled_exception(error)
@@ -87,7 +87,7 @@ class ProgramPlay:
     async def _one_life(self, begin: BeginResult, epoch: int, *, is_last: bool) -> RunProgramResult:
         """Run the program until it ends or is to be ended. `is_last`: no other life follows one
         that is killed or cut."""
-        started = self._asked.begin_life()
+        started = self._answering.begin_life()
         running = asyncio.create_task(
             self._sandbox.run_program(
                 epoch,
@@ -97,9 +97,9 @@ class ProgramPlay:
             )
         )
         try:
-            await self._asked.until_over(running.done, started, begin.rollout_timeout_s)
-            if self._asked.failure is not None:
-                raise self._asked.failure
+            await self._answering.until_over(running.done, started, begin.rollout_timeout_s)
+            if self._answering.failure is not None:
+                raise self._answering.failure
             if not running.done():
                 running.cancel()  # the activity stops the program and tells how it ended
             return await running

@@ -50,26 +50,26 @@ class SessionResult:
 
 
 class RemotePlay:
-    def __init__(self, start: RolloutInput, asked: Answering) -> None:
+    def __init__(self, start: RolloutInput, answering: Answering) -> None:
         self._start = start
-        self._asked = asked
-        self._told = 0
+        self._answering = answering
+        self._num_told = 0
         """Signals about the session."""
 
     def tell(self) -> None:
         """The session was taken, or has ended."""
-        self._told += 1
+        self._num_told += 1
 
     async def play(
         self, begin: BeginResult, program: ProgramLimits, limits: RemoteLimits, epoch: int
     ) -> SessionResult:
         """Until a result is stored. Raises ActivityError, and SessionAbandoned when agents left
         the session or told that they failed."""
-        self._asked.begin(begin, program, epoch)
+        self._answering.begin(begin, program, epoch)
         try:
             return await self._live(begin, program, limits, epoch)
         finally:
-            await self._asked.end()
+            await self._answering.end()
 
     async def _live(
         self, begin: BeginResult, program: ProgramLimits, limits: RemoteLimits, epoch: int
@@ -82,8 +82,8 @@ class RemotePlay:
                 raise self._abandoned(f"its agent told: {ended.note or 'nothing'}")
             if ended.ending not in AGAIN:
                 return SessionResult(self._stop_reason(ended.ending), ended.verdict)
-            if self._asked.num_calls > calls_then:
-                calls_then, lives_then = self._asked.num_calls, life
+            if self._answering.num_calls > calls_then:
+                calls_then, lives_then = self._answering.num_calls, life
             life += 1
             if life - lives_then >= limits.lives:
                 raise self._abandoned(
@@ -92,7 +92,7 @@ class RemotePlay:
                 )
 
     def _stop_reason(self, ending: SessionEnd) -> StopReason:
-        limit = self._asked.limit
+        limit = self._answering.limit
         if ending is SessionEnd.LIMIT:
             return limit or StopReason.WALL_TIME
         # A patch that came in time beats the clock.
@@ -110,20 +110,20 @@ class RemotePlay:
     ) -> EndSessionResult:
         workflow.set_current_details("its session is offered to agents outside")
         state = await self._until_taken(ref)
-        started = self._asked.begin_life() - state.taken_s
-        self._asked.place = state.taken_by or "an agent outside"
+        started = self._answering.begin_life() - state.taken_s
+        self._answering.place = state.taken_by or "an agent outside"
         watching = asyncio.create_task(self._watch(ref, limits.silence_s))
         try:
-            await self._asked.until_over(watching.done, started, begin.rollout_timeout_s)
-            if self._asked.failure is not None:
-                raise self._asked.failure
-            if self._asked.stop is StopReason.STEP_LIMIT:
+            await self._answering.until_over(watching.done, started, begin.rollout_timeout_s)
+            if self._answering.failure is not None:
+                raise self._answering.failure
+            if self._answering.stop is StopReason.STEP_LIMIT:
                 await self._until_handed_in(ref, watching, begin.step_limit, program)
             ending = watching.result() if watching.done() else SessionEnd.LIMIT
         finally:
             watching.cancel()
         activity_calls.raise_if_cancelled()
-        stop = self._asked.stop
+        stop = self._answering.stop
         return await activity_calls.store(
             END_SESSION,
             EndSessionInput(
@@ -140,11 +140,11 @@ class RemotePlay:
         )
         wait_s = FIRST_LOOK_S
         while not state.is_taken and state.ending is None:
-            told, asked = self._told, self._asked.num_asked
+            num_told, num_asked = self._num_told, self._answering.num_asked
             with contextlib.suppress(TimeoutError):
                 await workflow.wait_condition(
-                    lambda told=told, asked=asked: (
-                        self._told != told or self._asked.num_asked != asked
+                    lambda num_told=num_told, num_asked=num_asked: (
+                        self._num_told != num_told or self._answering.num_asked != num_asked
                     ),
                     timeout=wait_s,
                 )
@@ -155,18 +155,19 @@ class RemotePlay:
     async def _watch(self, ref: SessionRef, silence_s: float) -> SessionEnd:
         """Until the session has ended in the store, or its agent is silent."""
         while True:
-            told = self._told
+            num_told = self._num_told
             state = await activity_calls.store(READ_SESSION, ref)
             if state.ending is not None:
                 return state.ending
-            silent_s = min(state.silent_s, workflow.time() - self._asked.last_answer)
-            if not self._asked.is_idle:
+            silent_s = min(state.silent_s, workflow.time() - self._answering.last_answer)
+            if not self._answering.is_idle:
                 silent_s = 0.0  # it waits for a reply
             if silent_s >= silence_s:
                 return SessionEnd.SILENT
             with contextlib.suppress(TimeoutError):
                 await workflow.wait_condition(
-                    lambda told=told: self._told != told, timeout=silence_s - silent_s
+                    lambda num_told=num_told: self._num_told != num_told,
+                    timeout=silence_s - silent_s,
                 )
 
     async def _until_handed_in(
@@ -179,8 +180,8 @@ class RemotePlay:
         """The agent is told that it has no more calls, and may hand in what it has."""
         until = workflow.time() + HAND_IN_S
         while not watching.done():
-            if beyond := sorted(self._asked.beyond):
-                self._asked.beyond.clear()
+            if beyond := sorted(self._answering.beyond):
+                self._answering.beyond.clear()
                 await activity_calls.store(
                     REFUSE_REQUESTS,
                     RefuseInput(
@@ -192,9 +193,9 @@ class RemotePlay:
                     ),
                 )
             left_s = until - workflow.time()
-            if left_s <= 0 or self._asked.num_last_minute > program.requests_per_minute:
+            if left_s <= 0 or self._answering.num_last_minute > program.requests_per_minute:
                 return
             with contextlib.suppress(TimeoutError):
                 await workflow.wait_condition(
-                    lambda: watching.done() or bool(self._asked.beyond), timeout=left_s
+                    lambda: watching.done() or bool(self._answering.beyond), timeout=left_s
                 )

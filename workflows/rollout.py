@@ -61,9 +61,9 @@ class RolloutWorkflow:
     def __init__(self, start: RolloutInput) -> None:
         self._start = start
         self._sandbox = SandboxLife(start)
-        self._asked = Answering(start)
-        self._program = ProgramPlay(start, self._sandbox, self._asked)
-        self._remote = RemotePlay(start, self._asked)
+        self._answering = Answering(start)
+        self._program = ProgramPlay(start, self._sandbox, self._answering)
+        self._remote = RemotePlay(start, self._answering)
         self._epoch = 0
         self._turns = 0
         self._num_closed = 0
@@ -80,12 +80,12 @@ class RolloutWorkflow:
         """Enough other rollouts of its group were scored."""
         if self._left_s is None:
             self._left_s = left_s
-            self._asked.be_straggler(left_s)
+            self._answering.be_straggler(left_s)
 
     @workflow.signal(name=ASK_SIGNAL)
     def ask(self, number: int, epoch: int | None = None) -> None:
         """The program that plays asks the policy: its request is stored under this number."""
-        self._asked.ask(number, epoch)
+        self._answering.ask(number, epoch)
 
     @workflow.signal(name=SESSION_SIGNAL)
     def look_at_session(self) -> None:
@@ -95,7 +95,7 @@ class RolloutWorkflow:
     @workflow.signal(name=ASK_AGAIN_SIGNAL)
     def ask_again(self, number: int, epoch: int | None = None) -> None:
         """It asks the same again in the same life."""
-        self._asked.ask_again(number, epoch)
+        self._answering.ask_again(number, epoch)
 
     @workflow.run
     async def run(self, start: RolloutInput) -> RolloutResult:
@@ -132,8 +132,8 @@ class RolloutWorkflow:
         workflow.upsert_memo({"outcome": why})
         workflow.set_current_details(why)
         ident = self._start.rollout
-        found = await activity_calls.store(READ_OUTCOME, OutcomeInput(rollout=ident))
-        stands = found.result or RolloutResult(
+        outcome = await activity_calls.store(READ_OUTCOME, OutcomeInput(rollout=ident))
+        stands = outcome.result or RolloutResult(
             rollout=ident, stop_reason=StopReason.TERMINATED, reward=None, num_turns=0
         )
         search.done(stands, None)
@@ -143,16 +143,16 @@ class RolloutWorkflow:
         if begin.player is Player.POLICY and begin.remote is not None and begin.program is not None:
             handed_in = await self._remote.play(begin, begin.program, begin.remote, self._epoch)
             activity_calls.raise_if_cancelled()
-            self._turns = self._asked.num_calls
-            self._generate_s = self._asked.generate_s
+            self._turns = self._answering.num_calls
+            self._generate_s = self._answering.generate_s
             stop_reason = handed_in.stop_reason
             if handed_in.verdict is not None:
                 return await self._finish(stop_reason, verdict=handed_in.verdict)
         elif begin.player is Player.POLICY and begin.program is not None:
             stop_reason = await self._program.play(begin, begin.program, self._epoch)
             activity_calls.raise_if_cancelled()
-            self._turns = self._asked.num_calls
-            self._generate_s = self._asked.generate_s
+            self._turns = self._answering.num_calls
+            self._generate_s = self._answering.generate_s
         elif begin.player is Player.POLICY:
             stop_reason = await self._play(begin)
             activity_calls.raise_if_cancelled()
@@ -252,10 +252,10 @@ class RolloutWorkflow:
         )
         self._turns = played.tally.num_turns
         self._num_closed = played.num_closed
-        told = "" if played.num_tokens is None else f"{played.num_tokens} tokens, "
+        tokens = "" if played.num_tokens is None else f"{played.num_tokens} tokens, "
         workflow.set_current_details(
             f"turn **{self._turns}** of {begin.step_limit}, return code "
-            f"{played.returncode}, {told}{self._sandbox.backend}"
+            f"{played.returncode}, {tokens}{self._sandbox.backend}"
         )
         if played.retry_s is not None:
             await asyncio.sleep(played.retry_s)

@@ -55,7 +55,7 @@ class RunWorkflow:
                 await self._set_status(CampaignStatus.RUNNING)
             is_last = False
             while not is_last and self._num_begun < state.rollouts_per_run:
-                made = await activity_calls.store(
+                created = await activity_calls.store(
                     CREATE_RUN_GROUP,
                     RunGroupInput(
                         campaign=state.campaign,
@@ -63,21 +63,21 @@ class RunWorkflow:
                         evaluation=state.evaluation,
                     ),
                 )
-                is_last = made.is_last or made.size == 0
-                if made.size > 0:
+                is_last = created.is_last or created.size == 0
+                if created.size > 0:
                     state.next_group += 1
-                    self._num_waiting += len(made.unfinished)
-                    playing.append(asyncio.create_task(self._play(made)))
+                    self._num_waiting += len(created.unfinished)
+                    playing.append(asyncio.create_task(self._play(created)))
                     await self._until(lambda: self._num_waiting == 0)
-            await self._until(lambda: all(each.done() for each in playing))
+            await self._until(lambda: all(task.done() for task in playing))
             await asyncio.gather(*playing)
             if is_last:
                 async with self._pausing.ending():
                     await self._set_status(CampaignStatus.FINISHED)
                 return self.progress()
         except (FailureError, asyncio.CancelledError) as error:
-            for each in playing:
-                each.cancel()
+            for task in playing:
+                task.cancel()
             await asyncio.gather(*playing, return_exceptions=True)
             cancelled = is_cancelled_exception(error)
             async with self._pausing.ending():
@@ -93,15 +93,17 @@ class RunWorkflow:
         await workflow.wait_condition(lambda: condition() or self._broken is not None)
         activity_calls.raise_if_broken([self._broken])
 
-    async def _play(self, made: RunGroupResult) -> None:
+    async def _play(self, created: RunGroupResult) -> None:
         cancelled = False
         try:
-            await asyncio.gather(*(self._play_one(made.group, each) for each in made.unfinished))
+            await asyncio.gather(
+                *(self._play_one(created.group, rollout) for rollout in created.unfinished)
+            )
         except asyncio.CancelledError:
             cancelled = True
         await activity_calls.store(
             FINISH_GROUP,
-            FinishGroupInput(group=made.group, cancelled=cancelled),
+            FinishGroupInput(group=created.group, cancelled=cancelled),
         )
         if cancelled:
             raise asyncio.CancelledError

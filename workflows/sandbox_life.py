@@ -147,9 +147,9 @@ class SandboxLife:
                 PLAY_TURNS, ask(ref.sandbox), node=ref.node, own_s=own_s, summary=summary
             )
 
-        asked = ask(SandboxId(""))
-        num_turns = asked.tally.num_turns + asked.num_turns
-        started, result = await self._used(run, asked.epoch, num_turns, asked.command_timeout_s)
+        request = ask(SandboxId(""))
+        num_turns = request.tally.num_turns + request.num_turns
+        started, result = await self._used(run, request.epoch, num_turns, request.command_timeout_s)
         if result.is_closed:
             self._ref = None
         activity_calls.raise_if_cancelled()

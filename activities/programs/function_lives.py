@@ -69,16 +69,16 @@ class FunctionLives:
         another life is to be begun, and FunctionFailed."""
         if world is None and await self._has_result(ask):
             return RunProgramResult(returncode=0)  # of a life that was lost before it told
-        begun = await program_lives.begin_once(self._db, ask.rollout, ask.epoch, ask.life)
-        if isinstance(begun, ProgramLife):
-            if begun.returncode is None:
+        key_or_life = await program_lives.begin_once(self._db, ask.rollout, ask.epoch, ask.life)
+        if isinstance(key_or_life, ProgramLife):
+            if key_or_life.returncode is None:
                 raise WorldLost(
                     f"rollout {ask.rollout}: the function of life {ask.life} ended with the "
                     "attempt that called it"
                 )
-            code, output = begun.returncode, begun.output or ""
+            code, output = key_or_life.returncode, key_or_life.output or ""
         else:
-            code, output = await self._lived(ask, config, task, profile, world, key=begun)
+            code, output = await self._lived(ask, config, task, profile, world, key=key_or_life)
         return await self._told(ask, profile, code, output)
 
     async def _has_result(self, ask: RunProgramInput) -> bool:

@@ -57,13 +57,13 @@ class ProgramActivities:
     def __init__(
         self,
         db: Database,
-        known: FactCache,
+        cache: FactCache,
         held: HeldSandboxes,
         gateways: Gateways,
         functions: FunctionLives,
     ) -> None:
         self._db = db
-        self._known = known
+        self._cache = cache
         self._held = held
         self._gateways = gateways
         self._functions = functions
@@ -71,7 +71,7 @@ class ProgramActivities:
     @implements(RUN_PROGRAM)
     async def run_program(self, ask: RunProgramInput) -> RunProgramResult:
         async with self._held.working("program", ask.rollout, ask.sandbox):
-            facts = await self._known.rollout(ask.rollout)
+            facts = await self._cache.rollout(ask.rollout)
             config, task = facts.config, facts.task
             profile = profile_for(config.agent)
             world = self._held.get(ask.sandbox)

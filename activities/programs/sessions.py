@@ -39,13 +39,13 @@ class AgentSilent(MainspringError):
 
 
 class SessionActivities:
-    def __init__(self, db: Database, known: FactCache) -> None:
+    def __init__(self, db: Database, cache: FactCache) -> None:
         self._db = db
-        self._known = known
+        self._cache = cache
 
     @implements(OFFER_SESSION)
     async def offer_session(self, ref: SessionRef) -> SessionState:
-        facts = await self._known.rollout(ref.rollout)
+        facts = await self._cache.rollout(ref.rollout)
         return _state(
             await session_offers.offer(self._db, ref.rollout, ref.epoch, ref.life, facts.campaign)
         )
@@ -82,11 +82,11 @@ class SessionActivities:
         return RolloutRef(rollout=ask.rollout, epoch=ask.epoch)
 
 
-def _state(found: SessionRecord) -> SessionState:
+def _state(session: SessionRecord) -> SessionState:
     return SessionState(
-        is_taken=found.taken_at is not None,
-        taken_by=found.taken_by or "",
-        taken_s=found.taken_s or 0.0,
-        silent_s=found.silent_s or 0.0,
-        ending=found.ending,
+        is_taken=session.taken_at is not None,
+        taken_by=session.taken_by or "",
+        taken_s=session.taken_s or 0.0,
+        silent_s=session.silent_s or 0.0,
+        ending=session.ending,
     )

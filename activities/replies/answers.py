@@ -27,17 +27,17 @@ SUMMARY_CHARS = 60
 
 
 class AnswerActivities:
-    def __init__(self, db: Database, known: FactCache, served: ServedCampaigns) -> None:
+    def __init__(self, db: Database, cache: FactCache, served: ServedCampaigns) -> None:
         self._db = db
-        self._known = known
+        self._cache = cache
         self._served = served
-        self._asking = Asking(db, known, served)
+        self._asking = Asking(db, cache, served)
         self.calls = CallCache(db)
 
     @implements(ANSWER_CALL)
     async def answer_call(self, ask: AnswerInput) -> AnswerResult:
         async with heartbeating(f"call {ask.number + 1}", asks=True) as beat:
-            facts = await self._known.rollout(ask.rollout)
+            facts = await self._cache.rollout(ask.rollout)
             policy = (await self._served.of(facts.campaign)).program_policy()
             key = (ask.rollout, ask.epoch, ask.number)
             state, request, call = await model_requests.read(self._db, *key)
@@ -45,9 +45,9 @@ class AnswerActivities:
                 return AnswerResult(state=RequestState.REFUSED)
             if call is None:
 
-                async def put(made: MadeReply) -> Call:
+                async def put(made_reply: MadeReply) -> Call:
                     return await model_requests.put_reply(
-                        self._db, ask.rollout, ask.epoch, made.call, made.history
+                        self._db, ask.rollout, ask.epoch, made_reply.call, made_reply.history
                     )
 
                 question = Question(
@@ -81,10 +81,12 @@ class AnswerActivities:
 
 
 def _result(call: Call, reply: Reply) -> AnswerResult:
-    asked = [f"{each.name} {each.arguments}" for each in reply.tool_calls] or [reply.text]
+    parts = [f"{tool_call.name} {tool_call.arguments}" for tool_call in reply.tool_calls] or [
+        reply.text
+    ]
     return AnswerResult(
         state=RequestState.STORED,
-        summary=" ".join(" ".join(asked).split())[:SUMMARY_CHARS],
+        summary=" ".join(" ".join(parts).split())[:SUMMARY_CHARS],
         num_prompt_tokens=call.num_prompt_tokens or call.prompt_start + len(call.prompt_ids),
         num_completion_tokens=call.num_completion_tokens or len(call.completion_ids),
         spent_s=call.latency_s,

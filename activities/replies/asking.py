@@ -59,8 +59,8 @@ class Question:
 
 
 class Asking:
-    def __init__(self, db: Database, known: FactCache, served: ServedCampaigns) -> None:
-        self._known = known
+    def __init__(self, db: Database, cache: FactCache, served: ServedCampaigns) -> None:
+        self._cache = cache
         self._served = served
         self._partials = PartialReplies(db)
 
@@ -68,7 +68,7 @@ class Asking:
         """The reply that stands. Raises what protocol.Policy.complete raises, DatabaseError when an
         outage of the store lasts, Fenced."""
         rollout, epoch, number = question.key
-        facts = await self._known.rollout(rollout)
+        facts = await self._cache.rollout(rollout)
         served = await self._served.of(facts.campaign)
         attempt = activity.info().attempt
         begun = None
@@ -99,14 +99,14 @@ class Asking:
             apart=question.apart,
         )
         try:
-            made = await _complete(served.policy, request, question.count_sent)
+            reply = await _complete(served.policy, request, question.count_sent)
         except NoEngineAnswered as away:
             beat.tell(closed, away.num_closed)
             raise
         finally:
             self._partials.release(under_way)
         self._partials.forget(under_way)
-        return await _stored(question, made, beat)
+        return await _stored(question, reply, beat)
 
 
 async def _complete(
@@ -126,11 +126,11 @@ async def _complete(
         raise
 
 
-async def _stored(question: Question, made: MadeReply, beat: Beat) -> Call:
+async def _stored(question: Question, reply: MadeReply, beat: Beat) -> Call:
     until = time.monotonic() + HOLD_S
     while True:
         try:
-            return await question.put(made)
+            return await question.put(reply)
         except DatabaseError as error:
             if time.monotonic() + HOLD_WAIT_S > until:
                 raise

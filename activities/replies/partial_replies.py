@@ -74,16 +74,20 @@ class PartialReplies:
     async def _write(self) -> None:
         while self._due:
             # What was written meanwhile has nothing left: it was released during its write.
-            due, self._due = [reply for reply in self._due if reply.waiting], {}
-            written = [(reply.waiting, len(reply.waiting)) for reply in due]
-            kept = [Kept(*each.key, each.sampling, join_parts(each.waiting)) for each in due]
+            replies, self._due = [reply for reply in self._due if reply.waiting], {}
+            lengths = [(reply.waiting, len(reply.waiting)) for reply in replies]
+            beginnings = [
+                Kept(*reply.key, reply.sampling, join_parts(reply.waiting)) for reply in replies
+            ]
             began = time.monotonic()
             try:
-                if kept:
-                    await partial_calls.put(self._db, kept)
-                for waiting, num_written in written:
+                if beginnings:
+                    await partial_calls.put(self._db, beginnings)
+                for waiting, num_written in lengths:
                     del waiting[:num_written]
             except DatabaseError as error:
-                _log.warning("parts of replies not stored", num_replies=len(due), error=str(error))
+                _log.warning(
+                    "parts of replies not stored", num_replies=len(replies), error=str(error)
+                )
             took_s = time.monotonic() - began
             await asyncio.sleep(max(WAIT_S, took_s * (1 / MAX_SHARE - 1)))

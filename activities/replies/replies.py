@@ -43,10 +43,10 @@ class TurnBegin:
 
 
 class ReplyActivities:
-    def __init__(self, db: Database, known: FactCache, served: ServedCampaigns) -> None:
+    def __init__(self, db: Database, cache: FactCache, served: ServedCampaigns) -> None:
         self._db = db
-        self._known = known
-        self._asking = Asking(db, known, served)
+        self._cache = cache
+        self._asking = Asking(db, cache, served)
         self.calls = CallCache(db)
 
     @implements(GENERATE)
@@ -70,7 +70,7 @@ class ReplyActivities:
         """The reply of a turn: what `past` has of it, or a new one, which is stored and added.
         `is_first`: an activity before this one may have begun it; `num_closed`: what is known of
         its request already."""
-        facts = await self._known.rollout(ask.rollout)
+        facts = await self._cache.rollout(ask.rollout)
         agent = facts.agent
         if ask.turn < len(past.calls):
             return _begin(agent, path_to(past.calls, ask.turn))
@@ -79,22 +79,26 @@ class ReplyActivities:
                 f"rollout {ask.rollout}: turn {ask.turn + 1} comes next, and the store has "
                 f"{len(past.calls)} turns: it was restored from an older backup"
             )
-        asked = next_request(agent, facts.task, past.record, past.asked)
-        past.add_asked(asked)
-        offers_tools = bool(asked.request.tools)
+        turn_request = next_request(agent, facts.task, past.record, past.last_request)
+        past.add_asked(turn_request)
+        offers_tools = bool(turn_request.request.tools)
 
-        async def put(made: MadeReply) -> Call:
-            call = replace(made.call, parts=made.reply) if offers_tools else made.call
+        async def put(made_reply: MadeReply) -> Call:
+            call = (
+                replace(made_reply.call, parts=made_reply.reply)
+                if offers_tools
+                else made_reply.call
+            )
             return await turns.put_call(self._db, ask.rollout, ask.epoch, call)
 
         question = Question(
             key=(ask.rollout, ask.epoch, ask.turn),
             name=f"turn {ask.turn + 1}",
-            request=asked.request,
-            stored=asked.stored,
+            request=turn_request.request,
+            stored=turn_request.stored,
             min_version=ask.min_policy_version,
             put=put,
-            digests=asked.digests,
+            digests=turn_request.digests,
             apart=offers_tools,
             may_have_begun=is_first,
             num_closed=num_closed,
@@ -127,8 +131,8 @@ def _too_long_at_once(ask: GenerateInput, refused: PromptNotTaken) -> FirstPromp
 def _begin(agent: Agent, path: Sequence[Call]) -> TurnBegin:
     """Turn of the last call of `path`; its tokens count with those before it on its branch."""
     call = path[-1]
-    asked = asked_by(agent, call.text, call.parts)
-    commands = () if isinstance(asked, FormatError) else asked
+    actions = asked_by(agent, call.text, call.parts)
+    commands = () if isinstance(actions, FormatError) else actions
     in_tokens = bool(call.completion_ids)
     result = GenerateResult(
         kind=ReplyKind.COMMAND if commands else ReplyKind.FORMAT_ERROR,
@@ -149,5 +153,5 @@ def _cut(text: str) -> str:
     """In the middle: what a command begins with and what it ends with tell the most."""
     if len(text) <= SUMMARY_CHARS:
         return text
-    kept = SUMMARY_CHARS - 5
-    return f"{text[: kept - kept // 2]} ... {text[len(text) - kept // 2 :]}"
+    num_chars = SUMMARY_CHARS - 5
+    return f"{text[: num_chars - num_chars // 2]} ... {text[len(text) - num_chars // 2 :]}"

@@ -70,9 +70,9 @@ class HeldVersion:
         measured = await self.run(self._backend.train_step, batch.samples, step)
         stored = await fingerprints.of_version(self._db, job.campaign, step)
         if stored is not None:
-            found = await asyncio.to_thread(content_digest, batch.samples)
-            if (found, measured.gradient) != (stored.batch, stored.gradient):
-                raise step_differs(job.campaign, step, is_batch=found != stored.batch)
+            digest = await asyncio.to_thread(content_digest, batch.samples)
+            if (digest, measured.gradient) != (stored.batch, stored.gradient):
+                raise step_differs(job.campaign, step, is_batch=digest != stored.batch)
         await self._tell_difference(job, step, measured)
         await self.run(self._backend.trained_again, job, step, batch.digest)
 

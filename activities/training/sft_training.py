@@ -104,13 +104,13 @@ class SftTrainingActivities(TrainingActivities):
 
     async def _step(self, run: "_Run", samples: list[Sample], step: int) -> dict[str, float | None]:
         started = time.monotonic()
-        found = await self.held.run(self._supervised.supervised_step, samples, step, run.num_steps)
+        result = await self.held.run(self._supervised.supervised_step, samples, step, run.num_steps)
         seconds = time.monotonic() - started
         num_tokens = sum(len(sample.token_ids) for sample in samples)
         return {
-            "loss": found.loss,
-            "grad_norm": found.grad_norm,
-            "lr": run.config.trainer.optimizer.lr * found.lr_scale,
+            "loss": result.loss,
+            "grad_norm": result.grad_norm,
+            "lr": run.config.trainer.optimizer.lr * result.lr_scale,
             "num_tokens": sum(sample.num_action_tokens for sample in samples),
             "num_samples": len(samples),
             "epoch": (step * run.order.batch_size) / run.order.num_samples,
@@ -144,5 +144,5 @@ class _Run:
 
     def digest(self, version: int, step: int) -> str:
         """Digest of what the weights of `step` were trained on since `version`."""
-        said = f"{self._data.digest} seed {self.config.seed} steps {version + 1} to {step}"
-        return hashlib.sha256(said.encode()).hexdigest()
+        text = f"{self._data.digest} seed {self.config.seed} steps {version + 1} to {step}"
+        return hashlib.sha256(text.encode()).hexdigest()

@@ -104,15 +104,15 @@ def _nothing(
     if not samples:
         return Nothing("none of its rollouts has a token that the policy sampled", True)
     if not had_advantage:
-        what = f'trainer.advantage = "{trainer.advantage}" gave every rollout 0'
-        return Nothing(f"{what}, and trainer.filter = {trainer.filter!r} let it through", False)
-    found = []
+        cause = f'trainer.advantage = "{trainer.advantage}" gave every rollout 0'
+        return Nothing(f"{cause}, and trainer.filter = {trainer.filter!r} let it through", False)
+    reasons = []
     if stale := figures.get("num_stale_tokens_masked"):
         bound = trainer.max_token_staleness
-        found.append(f"{stale:,.0f} tokens are older than trainer.max_token_staleness = {bound}")
+        reasons.append(f"{stale:,.0f} tokens are older than trainer.max_token_staleness = {bound}")
     if cut := figures.get("num_overlong_masked"):
-        found.append(f'{cut:,.0f} rollouts were cut off by a limit (trainer.overlong = "mask")')
-    return Nothing("; ".join(found) or "its tokens are masked", True)
+        reasons.append(f'{cut:,.0f} rollouts were cut off by a limit (trainer.overlong = "mask")')
+    return Nothing("; ".join(reasons) or "its tokens are masked", True)
 
 
 def _advantages(
@@ -123,7 +123,9 @@ def _advantages(
         return advantages_of_batch(rewards_NG, trainer)
     found_NG: list[list[Mapping[int, float] | None]] = []
     for group, rewards_G in zip(groups, rewards_NG, strict=True):
-        places_G = [turn_places(each.id, each.calls, each.trained) for each in group.rollouts]
+        places_G = [
+            turn_places(rollout.id, rollout.calls, rollout.trained) for rollout in group.rollouts
+        ]
         turns_GN = [[*places.values()] for places in places_G]
         found_G = advantages_of_turns(rewards_G, turns_GN, trainer)
         found_NG.append(

@@ -261,11 +261,11 @@ class TrainingActivities:
         """Remove what no invariant and no wish of the run's file needs any more. A directory of a
         later version was left by an attempt that did not get as far as its row."""
         versions = await retention.versions(self._db, campaign)
-        kept = kept_versions(versions, keep_checkpoints, keep_best)
-        kept.add(self._backend.ranks.background.version or 0)
+        to_keep = kept_versions(versions, keep_checkpoints, keep_best)
+        to_keep.add(self._backend.ranks.background.version or 0)
         for directory in self._directory(campaign, 0).parent.glob("v" + "[0-9]" * 5):
             version = int(directory.name[1:])
-            if version not in kept and version <= versions[-1].version:
+            if version not in to_keep and version <= versions[-1].version:
                 await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
 

@@ -34,11 +34,11 @@ def to_object(call_id: str, arguments: str) -> tuple[str, dict[str, Any]]:
 
 
 def from_object(call_id: str, value: JsonValue) -> str:
-    found = value.mapping() if value.is_there else {}
-    raw = found.get(_FIELD)
-    if call_id.endswith(WRAPPED) and isinstance(raw, str) and len(found) == 1:
+    fields = value.mapping() if value.is_there else {}
+    raw = fields.get(_FIELD)
+    if call_id.endswith(WRAPPED) and isinstance(raw, str) and len(fields) == 1:
         return raw
-    return json.dumps(found, ensure_ascii=False)
+    return json.dumps(fields, ensure_ascii=False)
 
 
 FREEFORM_SCHEMA: dict[str, Any] = {

@@ -76,7 +76,7 @@ class Chat:
             includes_usage=options.is_there and options.member("include_usage").truth(),
         )
 
-    def body(self, asked: ParsedRequest, answer: Answer) -> dict[str, Any]:
+    def body(self, parsed: ParsedRequest, answer: Answer) -> dict[str, Any]:
         choice = {
             "index": 0,
             "message": {"role": "assistant", "content": _content(answer.reply), "refusal": None}
@@ -85,11 +85,11 @@ class Chat:
             "logprobs": None,
             "finish_reason": answer.reply.finish.value,
         }
-        head = _head(asked, answer, "chat.completion")
+        head = _head(parsed, answer, "chat.completion")
         return head | {"choices": [choice], "usage": _usage(answer)}
 
-    def events(self, asked: ParsedRequest, answer: Answer) -> list[str]:
-        head = _head(asked, answer, "chat.completion.chunk")
+    def events(self, parsed: ParsedRequest, answer: Answer) -> list[str]:
+        head = _head(parsed, answer, "chat.completion.chunk")
 
         def chunk(delta: dict[str, Any], finish: str | None = None) -> str:
             choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
@@ -107,7 +107,7 @@ class Chat:
                 piece = {"index": index, "function": {"arguments": part}}
                 events.append(chunk({"tool_calls": [piece]}))
         events.append(chunk({}, reply.finish.value))
-        if asked.includes_usage:
+        if parsed.includes_usage:
             events.append(sse.event(head | {"choices": [], "usage": _usage(answer)}))
         return [*events, "data: [DONE]\n\n"]
 
@@ -155,12 +155,12 @@ def _call(call: JsonValue) -> ToolCall:
     )
 
 
-def _head(asked: ParsedRequest, answer: Answer, kind: str) -> dict[str, Any]:
+def _head(parsed: ParsedRequest, answer: Answer, kind: str) -> dict[str, Any]:
     return {
         "id": f"chatcmpl-{answer.number}",
         "object": kind,
         "created": 0,  # the same for a repeated request
-        "model": asked.request.model,
+        "model": parsed.request.model,
     }
 
 

@@ -50,7 +50,7 @@ class Text:
 class Conversation:
     def __init__(self) -> None:
         self._messages: list[ChatMessage] = []
-        self._known: set[str] = set()
+        self._call_ids: set[str] = set()
         self._ignored: dict[str, None] = {}
 
     def ignore(self, name: str) -> None:
@@ -86,7 +86,7 @@ class Conversation:
     ) -> None:
         """`continues`: more of the message before, if that is an assistant's."""
         calls = tuple(calls)
-        self._known |= {call.id for call in calls}
+        self._call_ids |= {call.id for call in calls}
         last = self._messages[-1] if self._messages else None
         if continues and last is not None and last.role is Role.ASSISTANT:
             text, calls = last.text + text, last.tool_calls + calls
@@ -101,7 +101,7 @@ class Conversation:
         return not self._messages[-1].text and not self._messages[-1].tool_calls
 
     def result(self, call_id: str, text: Text, where: JsonValue) -> None:
-        if call_id not in self._known:
+        if call_id not in self._call_ids:
             raise BadRequest(
                 f"{where.path} is the result of the tool call {call_id[:100]!r}, and no message "
                 "of the assistant before it has that call",

@@ -89,14 +89,14 @@ class Gemini:
         )
         return ParsedRequest(request, streams=envelope.streams)
 
-    def body(self, asked: ParsedRequest, answer: Answer) -> dict[str, Any]:
-        return _response(asked, answer, _parts(answer), is_last=True)
+    def body(self, parsed: ParsedRequest, answer: Answer) -> dict[str, Any]:
+        return _response(parsed, answer, _parts(answer), is_last=True)
 
-    def events(self, asked: ParsedRequest, answer: Answer) -> list[str]:
+    def events(self, parsed: ParsedRequest, answer: Answer) -> list[str]:
         parts = [piece for part in _parts(answer) for piece in _pieces(part)]
         last = len(parts) - 1
         return [
-            sse.event(_response(asked, answer, [part], is_last=index == last))
+            sse.event(_response(parsed, answer, [part], is_last=index == last))
             for index, part in enumerate(parts)
         ]
 
@@ -152,47 +152,49 @@ class _Contents(Conversation):
             content.member("role").refuse("user or model")
 
     def _add_user(self, content: JsonValue) -> None:
-        said, num_results = Text(), 0
+        user_text, num_results = Text(), 0
         for part in content.member("parts").items():
-            found = part.first_member("functionResponse", "function_response")
-            if found.is_there:
-                self._add_result(found)
+            result = part.first_member("functionResponse", "function_response")
+            if result.is_there:
+                self._add_result(result)
                 num_results += 1
             else:
-                _add_part(said, part)
-        if not said.is_empty or not num_results:
-            self.user(said, content)
+                _add_part(user_text, part)
+        if not user_text.is_empty or not num_results:
+            self.user(user_text, content)
 
-    def _add_result(self, found: JsonValue) -> None:
-        name, call_id = found.member("name").text(), found.member("id").text_or("")
+    def _add_result(self, result: JsonValue) -> None:
+        name, call_id = result.member("name").text(), result.member("id").text_or("")
         if not call_id:
-            call_id = next((each for known, each in self._open if known == name), name)
-        self._open = [each for each in self._open if each[1] != call_id]
-        response, text = found.member("response"), Text()
+            call_id = next(
+                (open_id for open_name, open_id in self._open if open_name == name), name
+            )
+        self._open = [open_call for open_call in self._open if open_call[1] != call_id]
+        response, text = result.member("response"), Text()
         if response.is_there:
             fields = response.mapping()
             only = next(iter(fields.values())) if len(fields) == 1 else None
             text.add(only if isinstance(only, str) else as_json(fields))
-        for _ in found.member("parts").items_if_there():
+        for _ in result.member("parts").items_if_there():
             text.hide()
-        self.result(call_id, text, found)
+        self.result(call_id, text, result)
 
     def _add_model(self, content: JsonValue) -> None:
         text, calls = "", []
         for part in content.member("parts").items_if_there():
-            found = part.first_member("functionCall", "function_call")
-            if found.is_there:
-                calls.append(self._call(found))
+            call = part.first_member("functionCall", "function_call")
+            if call.is_there:
+                calls.append(self._call(call))
             elif part.member("text").is_there and not part.member("thought").truth():
                 text += part.member("text").text()
         self.assistant(text, calls, continues=True)
 
-    def _call(self, found: JsonValue) -> ToolCall:
-        name = found.member("name").text()
-        call_id = found.member("id").text_or("") or f"place_{self._num_calls}"
+    def _call(self, call: JsonValue) -> ToolCall:
+        name = call.member("name").text()
+        call_id = call.member("id").text_or("") or f"place_{self._num_calls}"
         self._num_calls += 1
         self._open.append((name, call_id))
-        return ToolCall(name=name, arguments=from_object(call_id, found.member("args")), id=call_id)
+        return ToolCall(name=name, arguments=from_object(call_id, call.member("args")), id=call_id)
 
 
 def _text(content: JsonValue) -> Text:
@@ -219,13 +221,13 @@ def _json_schema(value: Any) -> Any:
     """Gemini's own schemas write types in upper case."""
     if isinstance(value, dict):
         return {
-            key: each.lower()
-            if key == "type" and isinstance(each, str) and each in _TYPES
-            else _json_schema(each)
-            for key, each in value.items()
+            key: item.lower()
+            if key == "type" and isinstance(item, str) and item in _TYPES
+            else _json_schema(item)
+            for key, item in value.items()
         }
     if isinstance(value, list):
-        return [_json_schema(each) for each in value]
+        return [_json_schema(item) for item in value]
     return value
 
 
@@ -248,7 +250,7 @@ def _pieces(part: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _response(
-    asked: ParsedRequest, answer: Answer, parts: list[dict[str, Any]], *, is_last: bool
+    parsed: ParsedRequest, answer: Answer, parts: list[dict[str, Any]], *, is_last: bool
 ) -> dict[str, Any]:
     candidate: dict[str, Any] = {"index": 0, "content": {"role": "model", "parts": parts}}
     if is_last:
@@ -261,7 +263,7 @@ def _response(
     return {
         "candidates": [candidate],
         "usageMetadata": usage,
-        "modelVersion": asked.request.model,
+        "modelVersion": parsed.request.model,
         "responseId": f"response-{answer.number}",
     }
 

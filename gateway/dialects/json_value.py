@@ -57,8 +57,8 @@ class JsonValue:
 
     def first_member(self, *names: str) -> "JsonValue":
         """That of the first name which is there: some fields have two."""
-        found = [self.member(name) for name in names]
-        return next((member for member in found if member.is_there), found[0])
+        members = [self.member(name) for name in names]
+        return next((member for member in members if member.is_there), members[0])
 
     @property
     def is_there(self) -> bool:
@@ -125,9 +125,9 @@ def cleaned(value: Any, depth: int) -> Any:
     if isinstance(value, dict | list) and depth >= MAX_DEPTH:
         raise _too_deep()
     if isinstance(value, dict):
-        return {cleaned(key, depth): cleaned(each, depth + 1) for key, each in value.items()}
+        return {cleaned(key, depth): cleaned(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list):
-        return [cleaned(each, depth + 1) for each in value]
+        return [cleaned(item, depth + 1) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         raise BadRequest("the request body has a number that is too large")
     return value

@@ -79,15 +79,15 @@ class Messages:
         )
         return ParsedRequest(request, streams=body.member("stream").truth())
 
-    def body(self, asked: ParsedRequest, answer: Answer) -> dict[str, Any]:
-        return _message(asked, answer) | {
+    def body(self, parsed: ParsedRequest, answer: Answer) -> dict[str, Any]:
+        return _message(parsed, answer) | {
             "content": _content(answer),
             "stop_reason": _FINISHES[answer.reply.finish],
             "usage": _usage(answer.num_prompt_tokens, answer.num_completion_tokens),
         }
 
-    def events(self, asked: ParsedRequest, answer: Answer) -> list[str]:
-        opening = _message(asked, answer) | {"usage": _usage(answer.num_prompt_tokens, 1)}
+    def events(self, parsed: ParsedRequest, answer: Answer) -> list[str]:
+        opening = _message(parsed, answer) | {"usage": _usage(answer.num_prompt_tokens, 1)}
         events = [_event("message_start", message=opening)]
         for index, block in enumerate(_content(answer)):
             events += _block_events(index, block)
@@ -152,7 +152,7 @@ def _add_user(conversation: Conversation, content: JsonValue) -> None:
         return
     if not content.is_list:
         content.refuse("text or a list of blocks")
-    said, num_results = Text(), 0
+    user_text, num_results = Text(), 0
     for block in content.items():
         if block.member("type").text() == "tool_result":
             result = block.member("content")
@@ -160,9 +160,9 @@ def _add_user(conversation: Conversation, content: JsonValue) -> None:
             conversation.result(block.member("tool_use_id").text(), text, block)
             num_results += 1
         else:
-            _add_block(said, block)
-    if not said.is_empty or not num_results:
-        conversation.user(said, content)
+            _add_block(user_text, block)
+    if not user_text.is_empty or not num_results:
+        conversation.user(user_text, content)
 
 
 def _add_assistant(conversation: Conversation, content: JsonValue) -> None:
@@ -211,12 +211,12 @@ def _add_block(text: Text, block: JsonValue) -> None:
         block.member("type").refuse("text, tool_result or image")
 
 
-def _message(asked: ParsedRequest, answer: Answer) -> dict[str, Any]:
+def _message(parsed: ParsedRequest, answer: Answer) -> dict[str, Any]:
     return {
         "id": f"msg_{answer.number}",
         "type": "message",
         "role": "assistant",
-        "model": asked.request.model,
+        "model": parsed.request.model,
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
@@ -248,10 +248,8 @@ def _block_events(index: int, block: dict[str, Any]) -> list[str]:
         pieces = [{"type": "text_delta", "text": part} for part in sse.deltas(block["text"])]
     else:
         empty = {"input": {}}
-        written = as_json(block["input"])
-        pieces = [
-            {"type": "input_json_delta", "partial_json": part} for part in sse.deltas(written)
-        ]
+        text = as_json(block["input"])
+        pieces = [{"type": "input_json_delta", "partial_json": part} for part in sse.deltas(text)]
     return [
         _event("content_block_start", index=index, content_block=block | empty),
         *(_event("content_block_delta", index=index, delta=piece) for piece in pieces),

@@ -82,15 +82,15 @@ class Responses:
         streams = body.member("stream").truth()
         return ParsedRequest(request, streams=streams, freeform=frozenset(freeform))
 
-    def body(self, asked: ParsedRequest, answer: Answer) -> dict[str, Any]:
-        return _response(asked, answer) | {
+    def body(self, parsed: ParsedRequest, answer: Answer) -> dict[str, Any]:
+        return _response(parsed, answer) | {
             "status": "completed",
-            "output": _items(asked, answer),
+            "output": _items(parsed, answer),
             "usage": _usage(answer),
         }
 
-    def events(self, asked: ParsedRequest, answer: Answer) -> list[str]:
-        return responses_stream.events(_response(asked, answer), self.body(asked, answer))
+    def events(self, parsed: ParsedRequest, answer: Answer) -> list[str]:
+        return responses_stream.events(_response(parsed, answer), self.body(parsed, answer))
 
     def error(self, problem: Problem) -> tuple[int, dict[str, Any]]:
         status, body = openai.error(problem)
@@ -152,20 +152,20 @@ def _call(kind: str, item: JsonValue) -> ToolCall:
     return ToolCall(name=item.member("name").text(), arguments=arguments, id=call_id)
 
 
-def _response(asked: ParsedRequest, answer: Answer) -> dict[str, Any]:
+def _response(parsed: ParsedRequest, answer: Answer) -> dict[str, Any]:
     """The response before anything is known of the reply."""
     return {
         "id": f"resp_{answer.number}",
         "object": "response",
         "created_at": 0,  # the same for a repeated request
         "status": "in_progress",
-        "model": asked.request.model,
+        "model": parsed.request.model,
         "output": [],
         "usage": None,
         "error": None,
         "incomplete_details": None,
         "instructions": None,
-        "max_output_tokens": asked.request.max_tokens,
+        "max_output_tokens": parsed.request.max_tokens,
         "metadata": {},
         "parallel_tool_calls": True,
         "previous_response_id": None,
@@ -177,7 +177,7 @@ def _response(asked: ParsedRequest, answer: Answer) -> dict[str, Any]:
     }
 
 
-def _items(asked: ParsedRequest, answer: Answer) -> list[dict[str, Any]]:
+def _items(parsed: ParsedRequest, answer: Answer) -> list[dict[str, Any]]:
     reply, number, items = answer.reply, answer.number, []
     if reply.reasoning:
         thought = {"type": "reasoning_text", "text": reply.reasoning}
@@ -196,7 +196,7 @@ def _items(asked: ParsedRequest, answer: Answer) -> list[dict[str, Any]]:
             }
         )
     for index, call in enumerate(reply.tool_calls):
-        items.append(_call_item(answer, index, call, is_freeform=call.name in asked.freeform))
+        items.append(_call_item(answer, index, call, is_freeform=call.name in parsed.freeform))
     return items
 
 
@@ -205,10 +205,10 @@ def _call_item(answer: Answer, index: int, call: ToolCall, *, is_freeform: bool)
     id = f"{answer.number}_{index}"
     if is_freeform:
         call_id, text = to_freeform(call_id, call.arguments)
-        told = {"type": "custom_tool_call", "id": f"ctc_{id}", "input": text}
+        item = {"type": "custom_tool_call", "id": f"ctc_{id}", "input": text}
     else:
-        told = {"type": "function_call", "id": f"fc_{id}", "arguments": call.arguments}
-    return told | {"call_id": call_id, "name": name, "status": "completed"}
+        item = {"type": "function_call", "id": f"fc_{id}", "arguments": call.arguments}
+    return item | {"call_id": call_id, "name": name, "status": "completed"}
 
 
 def _usage(answer: Answer) -> dict[str, Any]:

@@ -39,14 +39,14 @@ class Arrivals:
 
     def refusal(self, address: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
         """Status and reason; None: the connection is a gateway's."""
-        scheme, _, given = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+        scheme, _, key = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         if self._secret:
-            if wait_s := self._wrong.blocked_s(address, given):
+            if wait_s := self._wrong.blocked_s(address, key):
                 return 429, f"too many wrong secrets came from this address: wait {wait_s:.0f} s"
-            if scheme.lower() != "bearer" or not is_same(given.strip(), self._secret):
+            if scheme.lower() != "bearer" or not is_same(key.strip(), self._secret):
                 self._wrong.was_wrong(address)
                 return 401, "this is not the edge's secret"
-            self._wrong.was_right(given)
+            self._wrong.was_right(key)
         name = headers.get(GATEWAY_HEADER, b"")
         if not _NAME.fullmatch(name):
             return 400, f"the header {GATEWAY_HEADER.decode()} does not name a gateway"

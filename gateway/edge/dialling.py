@@ -96,8 +96,8 @@ class Dialling:
                 if not missing:
                     await self._changed.wait()
                     continue
-                made = await asyncio.gather(*(self._dial() for _ in range(missing)))
-                failed = [each for each in made if each is not None]
+                outcomes = await asyncio.gather(*(self._dial() for _ in range(missing)))
+                failed = [failure for failure in outcomes if failure is not None]
                 if not failed:
                     if fault or pause_s == FIRST_PAUSE_S:
                         log.info("an edge is connected", edge=self._edge.url, gateway=self.name)
@@ -120,8 +120,8 @@ class Dialling:
     def _num_missing(self) -> int:
         num_idle = sum(line.is_idle for line in self._lines)
         num_busy = len(self._lines) - num_idle
-        wanted = max(self._min_idle, num_busy // 2)
-        return max(0, min(wanted - num_idle, MAX_LINES - len(self._lines)))
+        num_needed = max(self._min_idle, num_busy // 2)
+        return max(0, min(num_needed - num_idle, MAX_LINES - len(self._lines)))
 
     async def _dial(self) -> DialFailed | None:
         try:
@@ -221,9 +221,9 @@ def _refused(status: list[bytes], body: bytes) -> DialFailed:
             "it does not take this gateway's secret",
             remedy="give both the same MAINSPRING_EDGE_SECRET, and start the gateway again",
         )
-    told = b" ".join(status).decode("latin-1") or "no HTTP"
+    answer = b" ".join(status).decode("latin-1") or "no HTTP"
     return DialFailed(
-        f"it answers {told}, expected 101: {body[:200].decode('latin-1')}",
+        f"it answers {answer}, expected 101: {body[:200].decode('latin-1')}",
         remedy="look whether --edge is the URL of a `mainspring worker edge`, and at its log",
     )
 

@@ -150,7 +150,7 @@ class _LineProtocol(asyncio.StreamReaderProtocol):
         is_asked: Callable[[], bool],
     ) -> None:
         super().__init__(reader)
-        self._told = ended
+        self._ended = ended
         self._is_asked = is_asked
         self.num_bytes = 0
         """Received so far."""
@@ -162,16 +162,16 @@ class _LineProtocol(asyncio.StreamReaderProtocol):
     def data_received(self, data: bytes) -> None:
         if not self._is_asked():
             assert isinstance(self._line_transport, asyncio.Transport)
-            self._told()
+            self._ended()
             self._line_transport.abort()
             return
         self.num_bytes += len(data)
         super().data_received(data)
 
     def eof_received(self) -> bool | None:
-        self._told()
+        self._ended()
         return super().eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._told()
+        self._ended()
         super().connection_lost(exc)

@@ -54,12 +54,12 @@ class FromEdge:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        told = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        edge_headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         headers = [pair for pair in scope["headers"] if not pair[0].startswith(PREFIX)]
-        scheme, _, host = told.get(ORIGIN_HEADER, "").partition("://")
+        scheme, _, host = edge_headers.get(ORIGIN_HEADER, "").partition("://")
         if host:
             headers = [pair for pair in headers if pair[0] != b"host"]
             headers.append((b"host", host.encode("latin-1")))
             scope = {**scope, "scheme": scheme}
-        client = (told.get(CLIENT_HEADER, ""), 0)
+        client = (edge_headers.get(CLIENT_HEADER, ""), 0)
         await self._app({**scope, "headers": headers, "client": client}, receive, send)

@@ -105,8 +105,8 @@ class Lines:
             return
         except TimeoutError:
             log.warning("a gateway answers no more", gateway=line.gateway)
-            for each in list(self._all.get(line.gateway, ())):
-                each.close()  # what waits there is given to others
+            for other_line in list(self._all.get(line.gateway, ())):
+                other_line.close()  # what waits there is given to others
         else:
             self.give_back(line)
 
@@ -114,7 +114,7 @@ class Lines:
         with_idle = [gateway for gateway, idle in self._idle.items() if idle]
         if not with_idle:
             return None
-        best = min(with_idle, key=lambda each: (each in avoid, self._num_busy(each)))
+        best = min(with_idle, key=lambda gateway: (gateway in avoid, self._num_busy(gateway)))
         return self._idle[best].pop()
 
     def _num_busy(self, gateway: str) -> int:

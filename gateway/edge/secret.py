@@ -21,8 +21,8 @@ _SECRET = re.compile(rf"[\x21-\x7e]{{{MIN_CHARS},512}}")
 
 def edge_secret(settings: Settings) -> str:
     """Empty: none is set. Raises ConfigError."""
-    told, path = settings.edge_secret.get_secret_value(), settings.edge_secret_file
-    if told and path:
+    secret, path = settings.edge_secret.get_secret_value(), settings.edge_secret_file
+    if secret and path:
         raise ConfigError(
             "MAINSPRING_EDGE_SECRET and MAINSPRING_EDGE_SECRET_FILE are both set",
             remedy="unset one of them",
@@ -30,14 +30,14 @@ def edge_secret(settings: Settings) -> str:
     name = "MAINSPRING_EDGE_SECRET"
     if path:
         name = f"MAINSPRING_EDGE_SECRET_FILE ({path})"
-        told = _read(Path(path))
-    elif not told:
+        secret = _read(Path(path))
+    elif not secret:
         return ""
-    if not _SECRET.fullmatch(told):
+    if not _SECRET.fullmatch(secret):
         raise ConfigError(
             f"{name} is not {MIN_CHARS} to 512 visible ASCII characters", remedy=_REMEDY
         )
-    return told
+    return secret
 
 
 def is_loopback(host: str) -> bool:
@@ -58,9 +58,9 @@ def refuse_open(host: str, secret: str) -> None:
         )
 
 
-def is_same(given: str, secret: str) -> bool:
+def is_same(token: str, secret: str) -> bool:
     """In constant time, also for another length."""
-    return hmac.compare_digest(_digest(given), _digest(secret))
+    return hmac.compare_digest(_digest(token), _digest(secret))
 
 
 def _digest(text: str) -> bytes:

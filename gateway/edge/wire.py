@@ -41,13 +41,13 @@ _HOP_BY_HOP = frozenset(
 def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """Those of a message that the next server or client is to see."""
     headers = list(headers)
-    named = {
+    named_headers = {
         token.strip().lower()
         for name, value in headers
         if name.lower() == b"connection"
         for token in value.split(b",")
     }
-    dropped = _HOP_BY_HOP | (named - {b"content-length", b"host"})
+    dropped = _HOP_BY_HOP | (named_headers - {b"content-length", b"host"})
     return [
         (name, value)
         for name, value in headers

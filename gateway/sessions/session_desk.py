@@ -81,10 +81,10 @@ class Taken:
 
 
 class SessionDesk:
-    def __init__(self, db: Database, client: Client, known: FactCache) -> None:
+    def __init__(self, db: Database, client: Client, cache: FactCache) -> None:
         self._db = db
         self._client = client
-        self._known = known
+        self._cache = cache
 
     async def campaign_of(self, key: str) -> CampaignId | None:
         return await campaign_keys.campaign_of(self._db, key)
@@ -93,10 +93,10 @@ class SessionDesk:
         return await sessions.with_key(self._db, ident, key)
 
     async def profile_of(self, campaign: CampaignId) -> RemoteProfile:
-        return _profile(await self._known.config(campaign), campaign)[1]
+        return _profile(await self._cache.config(campaign), campaign)[1]
 
     async def task_of(self, session: SessionRecord) -> AnyTask:
-        return await self._known.task(session.task)
+        return await self._cache.task(session.task)
 
     async def take(self, campaign: CampaignId, claim: SessionClaim) -> Taken:
         """Raises SessionRefused."""
@@ -111,15 +111,15 @@ class SessionDesk:
                 break
             await session_ends.withdraw(self._db, session.id)
         key = session_key(claim, session.id)
-        return Taken(session, key, config, profile, await self._known.task(session.task))
+        return Taken(session, key, config, profile, await self._cache.task(session.task))
 
-    async def hand_in(self, session: SessionRecord, what: HandedIn) -> SessionRecord:
+    async def hand_in(self, session: SessionRecord, handed_in: HandedIn) -> SessionRecord:
         """The session as it ended: by this, now or before. Raises SessionRefused."""
         try:
-            ended = await session_ends.hand_in(self._db, session.id, what)
+            ended = await session_ends.hand_in(self._db, session.id, handed_in)
         except Fenced as error:
             raise over(session) from error
-        if ended.ending is not what.ending or ended.result_hash != what.digest:
+        if ended.ending is not handed_in.ending or ended.result_hash != handed_in.digest:
             raise SessionRefused(
                 409,
                 "session_ended",
@@ -180,10 +180,10 @@ class SessionDesk:
 
 def session_key(claim: SessionClaim, ident: str) -> str:
     """256 bits that only who has the campaign's key can make."""
-    made = hmac.digest(
+    key_digest = hmac.digest(
         claim.key.encode(), f"session {ident} {claim.token}".encode(), hashlib.sha256
     )
-    return KEY_PREFIX + base64.urlsafe_b64encode(made).rstrip(b"=").decode()
+    return KEY_PREFIX + base64.urlsafe_b64encode(key_digest).rstrip(b"=").decode()
 
 
 def over(session: SessionRecord) -> SessionRefused:

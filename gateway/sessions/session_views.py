@@ -63,9 +63,9 @@ def _urls(root: str) -> dict[str, str]:
 
 
 def _task(task: AnyTask) -> dict[str, Any]:
-    told: dict[str, Any] = {"id": task.id, "kind": task.kind, "issue": task.issue}
-    told |= {name: task.metadata[name] for name in _FACTS if name in task.metadata}
+    view: dict[str, Any] = {"id": task.id, "kind": task.kind, "issue": task.issue}
+    view |= {name: task.metadata[name] for name in _FACTS if name in task.metadata}
     if isinstance(task, SweTask):
         files = task.files if task.image is None else None
-        return {**told, "image": task.image, "workdir": task.workdir, "files": files}
-    return {**told, "data": task.data}
+        return {**view, "image": task.image, "workdir": task.workdir, "files": files}
+    return {**view, "data": task.data}

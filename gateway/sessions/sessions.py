@@ -111,15 +111,15 @@ class SessionRoutes:
     async def _finish(self, channel: Channel) -> None:
         session = await self._session(channel, discards=False)
         body = await self._body(channel)
-        given = [name for name in _FIELDS if body.member(name).is_there]
-        if len(given) != 1:
-            had = " and ".join(given) or "none"
+        fields = [name for name in _FIELDS if body.member(name).is_there]
+        if len(fields) != 1:
+            had = " and ".join(fields) or "none"
             raise _refused(
                 400, "bad_request", f"the body has {had}, expected one of {', '.join(_FIELDS)}"
             )
-        made = {"patch": self._patch, "reward": self._reward, "error": self._failure}
-        what = await made[given[0]](session, body.member(given[0]).value)
-        await channel.respond(200, told_session(await self._desk.hand_in(session, what)))
+        makers = {"patch": self._patch, "reward": self._reward, "error": self._failure}
+        handed_in = await makers[fields[0]](session, body.member(fields[0]).value)
+        await channel.respond(200, told_session(await self._desk.hand_in(session, handed_in)))
 
     async def _patch(self, session: SessionRecord, value: object) -> HandedIn:
         if not isinstance(value, str):
@@ -247,7 +247,7 @@ def _kinds(body: JsonValue) -> tuple[str, ...]:
     if (
         not isinstance(kinds, list)
         or not 0 < len(kinds) <= MAX_KINDS
-        or not all(isinstance(each, str) for each in kinds)
+        or not all(isinstance(kind, str) for kind in kinds)
     ):
         raise _refused(400, "bad_request", f"task_kinds is no list of 1 to {MAX_KINDS} words")
     return tuple(kinds)

@@ -19,21 +19,21 @@ class WrongKeys:
         self._max_wrong = max_wrong
         self._wrong: OrderedDict[str, tuple[float, int]] = OrderedDict()
         """Since when, and how many, by address."""
-        self._known: OrderedDict[bytes, None] = OrderedDict()
+        self._digests: OrderedDict[bytes, None] = OrderedDict()
 
     def blocked_s(self, address: str, key: str) -> float:
         """How long this key is not looked up for this address."""
         since, count = self._wrong.get(address, (0.0, 0))
         left_s = since + WINDOW_S - time.monotonic()
-        if count < self._max_wrong or left_s <= 0 or _digest(key) in self._known:
+        if count < self._max_wrong or left_s <= 0 or _digest(key) in self._digests:
             return 0.0
         return left_s
 
     def was_right(self, key: str) -> None:
-        self._known[_digest(key)] = None
-        self._known.move_to_end(_digest(key))
-        if len(self._known) > _MAX_KNOWN:
-            self._known.popitem(last=False)
+        self._digests[_digest(key)] = None
+        self._digests.move_to_end(_digest(key))
+        if len(self._digests) > _MAX_KNOWN:
+            self._digests.popitem(last=False)
 
     def was_wrong(self, address: str) -> None:
         now = time.monotonic()

@@ -65,8 +65,8 @@ def add(store: BundleStore, recipe: Recipe) -> tuple[Bundle, bool]:
 @contextmanager
 def _alone(lock: Path) -> Iterator[None]:
     """The kernel lets go of it when its process ends."""
-    with lock.open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with lock.open("w") as lock_file:
+        fcntl.flock(lock_file, fcntl.LOCK_EX)
         yield
 
 
@@ -84,11 +84,11 @@ def _fill(folder: Path, recipe: Recipe) -> None:
     if npm:
         _run(recipe, _npm(folder, npm, npm_lock(recipe)))
     if pip:
-        found = interpreter.find(recipe)
-        python = found.version
-        _run(recipe, _pip(folder / "site", found.path, pip, pip_lock(recipe)))
+        original = interpreter.find(recipe)
+        python = original.version
+        _run(recipe, _pip(folder / "site", original.path, pip, pip_lock(recipe)))
         shutil.copyfile(_HERE / "run_python.py", folder / "run_python.py")
-        min_glibc = interpreter.copy(found, folder)
+        min_glibc = interpreter.copy(original, folder)
     (folder / "bin").mkdir()
     values = {
         "VERSION": str(python),
@@ -96,20 +96,20 @@ def _fill(folder: Path, recipe: Recipe) -> None:
         "LOADER": LOADERS[machine],
     }
     for name, start in recipe.programs.items():
-        kind, _, what = start.format(**words).partition(":")
+        kind, _, target = start.format(**words).partition(":")
         if kind == "python":
-            _write_starter(folder / "bin" / name, "run_python.sh", {**values, "MODULE": what})
+            _write_starter(folder / "bin" / name, "run_python.sh", {**values, "MODULE": target})
             continue
-        program = _only(folder, what, recipe)
+        program = _only(folder, target, recipe)
         if kind == "node":
             node = _only(folder, f"node_modules/node-linux-{words['cpu']}/bin/node", recipe)
-            told = {**values, "NODE": str(node), "SCRIPT": str(program)}
-            _write_starter(folder / "bin" / name, "run_node.sh", told)
+            starter_values = {**values, "NODE": str(node), "SCRIPT": str(program)}
+            _write_starter(folder / "bin" / name, "run_node.sh", starter_values)
         elif min_glibc is None:  # it needs nothing of the image
             (folder / "bin" / name).symlink_to(Path("..", program))
         else:
-            told = {**values, "PROGRAM": str(program)}
-            _write_starter(folder / "bin" / name, "run_file.sh", told)
+            starter_values = {**values, "PROGRAM": str(program)}
+            _write_starter(folder / "bin" / name, "run_file.sh", starter_values)
     _let_all_read(folder)
     manifest = BundleManifest(
         name=recipe.name,
@@ -133,10 +133,10 @@ def _write_starter(path: Path, template: str, values: dict[str, str]) -> None:
     path.chmod(0o755)
 
 
-def _npm(folder: Path, wanted: tuple[str, ...], lock: Path | None) -> list[str]:
+def _npm(folder: Path, names: tuple[str, ...], lock: Path | None) -> list[str]:
     common = ["--ignore-scripts", *QUIET_NPM, "--prefix", str(folder)]
     if lock is None:
-        return ["npm", "install", *common, *wanted]
+        return ["npm", "install", *common, *names]
     text = lock.read_text()
     project = json.loads(text)["packages"][""]
     (folder / "package.json").write_text(json.dumps(project))
@@ -144,11 +144,11 @@ def _npm(folder: Path, wanted: tuple[str, ...], lock: Path | None) -> list[str]:
     return ["npm", "ci", *common]
 
 
-def _pip(folder: Path, python: str, wanted: tuple[str, ...], lock: Path | None) -> list[str]:
+def _pip(folder: Path, python: str, names: tuple[str, ...], lock: Path | None) -> list[str]:
     quiet = ["--quiet", "--disable-pip-version-check", "--no-input", "--no-warn-conflicts"]
     install = [python, "-m", "pip", "install", *quiet, "--compile", "--target", str(folder)]
     if lock is None:
-        return [*install, *wanted]
+        return [*install, *names]
     return [*install, "--require-hashes", "--no-deps", "--requirement", str(lock)]
 
 
@@ -174,35 +174,35 @@ def _run(recipe: Recipe, command: list[str]) -> None:
             cwd="/",
             check=False,
         )
-        code, said = ran.returncode, ran.stdout.decode(errors="replace").strip()
+        code, output = ran.returncode, ran.stdout.decode(errors="replace").strip()
     except FileNotFoundError:
-        code, said = 127, f"there is no {command[0]} on this machine"
+        code, output = 127, f"there is no {command[0]} on this machine"
     except subprocess.TimeoutExpired:
-        code, said = 124, f"it took over {TIMEOUT_S:.0f} s"
+        code, output = 124, f"it took over {TIMEOUT_S:.0f} s"
     if code != 0:
-        if len(said) > 2 * END_CHARS:
-            said = f"{said[:END_CHARS]} ... {said[-END_CHARS:]}"
+        if len(output) > 2 * END_CHARS:
+            output = f"{output[:END_CHARS]} ... {output[-END_CHARS:]}"
         raise BundleBroken(
-            f"bundle {recipe.bundle}: {Path(command[0]).name} ended with {code}: {said}",
+            f"bundle {recipe.bundle}: {Path(command[0]).name} ended with {code}: {output}",
             remedy="install Node's npm and pip, and let them reach their registries; or make the "
             "bundle on another machine and copy its folder",
         )
 
 
 def _only(folder: Path, pattern: str, recipe: Recipe) -> Path:
-    found = [path for path in folder.glob(pattern) if path.is_file()]
-    if len(found) != 1:
+    matches = [path for path in folder.glob(pattern) if path.is_file()]
+    if len(matches) != 1:
         raise BundleBroken(
-            f"bundle {recipe.bundle}: {len(found)} files match {pattern}, expected one",
+            f"bundle {recipe.bundle}: {len(matches)} files match {pattern}, expected one",
             remedy=f"this version is packed in another way: try {recipe.name} at the known version",
         )
-    return found[0].relative_to(folder)
+    return matches[0].relative_to(folder)
 
 
 def _let_all_read(folder: Path) -> None:
     """A sandbox's user is another one."""
     for top, folders, names in os.walk(folder):
-        for path in (Path(top), *(Path(top) / each for each in (*folders, *names))):
+        for path in (Path(top), *(Path(top) / name for name in (*folders, *names))):
             if not path.is_symlink():
                 mode = stat.S_IMODE(path.stat().st_mode)
                 runs = 0o111 if path.is_dir() or mode & 0o100 else 0

@@ -72,7 +72,7 @@ def find(recipe: Recipe) -> Interpreter:
 def copy(interpreter: Interpreter, bundle: Path) -> str:
     """Into `bundle`; the glibc that it needs. Raises InterpreterBroken."""
     program, stdlib, libdir = (
-        Path(each) for each in json.loads(_said([interpreter.path, "-I", "-c", _FACTS]))
+        Path(path) for path in json.loads(_said([interpreter.path, "-I", "-c", _FACTS]))
     )
     top = bundle / FOLDER
     name = f"python{interpreter.version}"
@@ -96,9 +96,9 @@ def copy(interpreter: Interpreter, bundle: Path) -> str:
 
 
 def _named(name: str) -> Iterator[str]:
-    found = shutil.which(name)
-    if found:
-        yield found
+    on_path = shutil.which(name)
+    if on_path:
+        yield on_path
     for variable, default, below in _OFTEN:
         root = Path(os.environ.get(variable) or default).expanduser()
         yield from sorted(str(path) for path in root.glob(f"{below}/{name}"))
@@ -106,15 +106,15 @@ def _named(name: str) -> Iterator[str]:
 
 def _libraries(files: list[Path], libdir: Path) -> set[Path]:
     """That the loader finds for these files, but libc's own."""
-    said = _said(["ldd", *map(str, files)], library_path=libdir)
-    found = {name: Path(path) for name, path in _LOADED.findall(said)}
-    return {path for name, path in found.items() if not _OF_LIBC.match(name)}
+    listing = _said(["ldd", *map(str, files)], library_path=libdir)
+    libraries = {name: Path(path) for name, path in _LOADED.findall(listing)}
+    return {path for name, path in libraries.items() if not _OF_LIBC.match(name)}
 
 
 def _min_glibc(folder: Path) -> str:
     """The newest version that a program or library names."""
     files = [*folder.glob("bin/*"), *folder.rglob("*.so"), *folder.rglob("*.so.*")]
-    minors = [int(each) for path in files for each in _GLIBC.findall(path.read_bytes())]
+    minors = [int(minor) for path in files for minor in _GLIBC.findall(path.read_bytes())]
     return f"2.{max(minors, default=17)}"
 
 
@@ -126,13 +126,13 @@ def _said(command: list[str], library_path: Path | None = None) -> str:
         ran = subprocess.run(
             command, capture_output=True, text=True, env=environment, check=False, cwd="/"
         )
-        code, output, said = ran.returncode, ran.stdout, f"{ran.stdout}{ran.stderr}"
+        code, output, message = ran.returncode, ran.stdout, f"{ran.stdout}{ran.stderr}"
     except FileNotFoundError:
-        code, output, said = 127, "", "it is not on this machine"
+        code, output, message = 127, "", "it is not on this machine"
     if code != 0:
         raise InterpreterBroken(
             f"Python cannot be copied into a bundle: {command[0]} ended with {code}: "
-            f"{said.strip()[-300:]}",
+            f"{message.strip()[-300:]}",
             remedy="install a Python for Linux with glibc, from a package or built from source",
         )
     return output

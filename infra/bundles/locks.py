@@ -39,15 +39,17 @@ def _lock(recipe: Recipe, ending: str) -> Path | None:
 def packages(listed: Sequence[str], recipe: Recipe, machine: str) -> tuple[str, ...]:
     """As npm or pip is asked for them on that machine."""
     words = {"version": recipe.version, "cpu": CPUS[machine], "machine": machine}
-    return tuple(each.format(**words) for each in listed)
+    return tuple(package.format(**words) for package in listed)
 
 
 def npm_project(recipe: Recipe) -> dict[str, Any]:
     """The package.json that the lock is of: what only one machine can have is optional."""
-    asked = {machine: packages(recipe.npm, recipe, machine) for machine in CPUS}
-    of_all = [each for each in recipe.npm if "{cpu}" not in each and "{machine}" not in each]
+    by_machine = {machine: packages(recipe.npm, recipe, machine) for machine in CPUS}
+    of_all = [
+        package for package in recipe.npm if "{cpu}" not in package and "{machine}" not in package
+    ]
     everywhere = packages(of_all, recipe, next(iter(CPUS)))
-    of_one = {each for wanted in asked.values() for each in wanted} - set(everywhere)
+    of_one = {package for listed in by_machine.values() for package in listed} - set(everywhere)
     return {
         "name": "bundle",
         "version": "0.0.0",
@@ -56,9 +58,9 @@ def npm_project(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _versions(wanted: Sequence[str]) -> dict[str, str]:
-    named = (each.rpartition("@") for each in wanted)
-    return {name: version for name, _, version in named}
+def _versions(specs: Sequence[str]) -> dict[str, str]:
+    parts = (spec.rpartition("@") for spec in specs)
+    return {name: version for name, _, version in parts}
 
 
 def write_locks(names: Sequence[str]) -> None:
@@ -82,26 +84,26 @@ def _npm_text(recipe: Recipe, folder: Path) -> str:
     command = ["npm", "install", "--package-lock-only", "--ignore-scripts", *QUIET_NPM]
     subprocess.run(command, cwd=folder, check=True)
     lock = json.loads((folder / "package-lock.json").read_text())
-    found = {name.rpartition("node_modules/")[2] for name in lock["packages"]}
+    names = {name.rpartition("node_modules/")[2] for name in lock["packages"]}
     for package in lock["packages"].values():
         for field in _UNUSED:
             package.pop(field, None)
         # Of other systems; `npm ci` refuses a lock that names what it does not hold.
         if optional := package.get("optionalDependencies"):
             package["optionalDependencies"] = {
-                name: version for name, version in optional.items() if name in found
+                name: version for name, version in optional.items() if name in names
             }
     return json.dumps(lock, indent=1) + "\n"
 
 
 def _pip_text(recipe: Recipe, folder: Path) -> str:
-    wanted = folder / "wanted.txt"
-    wanted.write_text("\n".join(packages(recipe.pip, recipe, next(iter(CPUS)))) + "\n")
+    requirements = folder / "wanted.txt"
+    requirements.write_text("\n".join(packages(recipe.pip, recipe, next(iter(CPUS)))) + "\n")
     python = ["--universal", "--python-version", recipe.min_python or "3.10"]
     bare = ["--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"]
     # Not its own settings: the index is the one that pip is told of, or PyPI.
     command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-config", *python]
-    command += [*bare, "--generate-hashes", str(wanted)]
+    command += [*bare, "--generate-hashes", str(requirements)]
     ran = subprocess.run(
         command, env={**os.environ, **_index()}, stdout=subprocess.PIPE, text=True, check=True
     )
@@ -109,8 +111,8 @@ def _pip_text(recipe: Recipe, folder: Path) -> str:
 
 
 def _index() -> Mapping[str, str]:
-    asked = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
-    ran = subprocess.run(asked, capture_output=True, text=True, check=False)
+    question = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
+    ran = subprocess.run(question, capture_output=True, text=True, check=False)
     return {"UV_DEFAULT_INDEX": ran.stdout.strip()} if ran.returncode == 0 else {}
 
 

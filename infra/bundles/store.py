@@ -101,18 +101,18 @@ class BundleStore:
 
 def digest(folder: Path) -> str:
     """Digest of all files but the manifest; compiled Python is left out."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for path in sorted(_files(folder)):
         relative = path.relative_to(folder)
         if relative == Path(MANIFEST):
             continue
-        found.update(f"{relative}\0".encode(errors="surrogateescape"))
+        sha256.update(f"{relative}\0".encode(errors="surrogateescape"))
         if path.is_symlink():
-            found.update(b"link " + os.fsencode(os.readlink(path)) + b"\0")
+            sha256.update(b"link " + os.fsencode(os.readlink(path)) + b"\0")
             continue
         runs = "x" if os.access(path, os.X_OK) else "-"
-        found.update(f"{runs} {sha256_of(path)}\0".encode())
-    return found.hexdigest()
+        sha256.update(f"{runs} {sha256_of(path)}\0".encode())
+    return sha256.hexdigest()
 
 
 def bundle_of(agent: AgentConfig) -> Bundle | None:
@@ -140,7 +140,10 @@ def _files(folder: Path) -> list[Path]:
     return [
         Path(top) / name
         for top, folders, names in os.walk(folder)
-        for name in (*names, *(each for each in folders if (Path(top) / each).is_symlink()))
+        for name in (
+            *names,
+            *(subfolder for subfolder in folders if (Path(top) / subfolder).is_symlink()),
+        )
         if _CHANGES not in Path(top).parts
     ]
 

@@ -149,32 +149,34 @@ class ServerAddress:
 
 def read_address(url: str) -> ServerAddress:
     """The address that a URL means. Raises ConfigError naming a parameter that cannot be had."""
-    found = _URL.fullmatch(url)
-    if found is None:
+    match = _URL.fullmatch(url)
+    if match is None:
         raise ConfigError(
             "the database URL is not a postgresql:// URL",
             remedy=f"set {SETTING} to postgresql://user:password@host:port/name, where "
             "@ : / and ? of a user or password are written %40 %3A %2F %3F, or run `mainspring up`",
         )
-    given = {name: unquote(found[name]) for name in ("user", "password", "dbname") if found[name]}
-    given |= _parameters(found["query"] or "")
-    given = _with_service(given)
-    hosts = _hosts(found["hosts"] or "", given.pop("host", ""), given.pop("port", ""))
+    parameters = {
+        name: unquote(match[name]) for name in ("user", "password", "dbname") if match[name]
+    }
+    parameters |= _parameters(match["query"] or "")
+    parameters = _with_service(parameters)
+    hosts = _hosts(match["hosts"] or "", parameters.pop("host", ""), parameters.pop("port", ""))
     if not hosts:
         hosts = _hosts("", os.environ.get("PGHOST", ""), os.environ.get("PGPORT", ""))
     startup = {"application_name": APPLICATION}
     for name in ("fallback_application_name", "application_name", "options"):
-        if name in given:
-            startup[name.removeprefix("fallback_")] = given.pop(name)
-    user, password = given.pop("user", None), given.pop("password", None)
-    database = given.pop("dbname", None)
-    timeout_s = float(_number(given, "connect_timeout", int(CONNECT_TIMEOUT_S)))
+        if name in parameters:
+            startup[name.removeprefix("fallback_")] = parameters.pop(name)
+    user, password = parameters.pop("user", None), parameters.pop("password", None)
+    database = parameters.pop("dbname", None)
+    timeout_s = float(_number(parameters, "connect_timeout", int(CONNECT_TIMEOUT_S)))
     if timeout_s <= 0:
         _refuse(
             "connect_timeout", "give seconds: a host that is gone would be waited for endlessly"
         )
-    keep_alive = _keep_alive(given)
-    driver = _for_driver(given)
+    keep_alive = _keep_alive(parameters)
+    driver = _for_driver(parameters)
     return ServerAddress(
         hosts=hosts,
         user=user,
@@ -197,7 +199,7 @@ def place(url: str) -> str:
 
 def _parameters(query: str) -> dict[str, str]:
     """Parameters of the query; empty ones mean their default, as to libpq."""
-    found: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     for part in filter(None, query.split("&")):
         name, equals, value = part.partition("=")
         name, value = unquote(name), unquote(value)
@@ -205,13 +207,13 @@ def _parameters(query: str) -> dict[str, str]:
             _refuse(name, "write NAME=VALUE")
         if name == "ssl":  # JDBC's, which libpq takes too
             name, value = "sslmode", "require" if value == "true" else value
-        found[name] = value
-    return {name: value for name, value in found.items() if value}
+        parameters[name] = value
+    return {name: value for name, value in parameters.items() if value}
 
 
-def _with_service(given: Mapping[str, str]) -> dict[str, str]:
+def _with_service(parameters: Mapping[str, str]) -> dict[str, str]:
     """The parameters, with those of the named service for what is not given."""
-    rest = dict(given)
+    rest = dict(parameters)
     service, file = rest.pop("service", ""), rest.pop("servicefile", "")
     if not service:
         return rest
@@ -225,56 +227,58 @@ def _with_service(given: Mapping[str, str]) -> dict[str, str]:
         _refuse("service", f"its file {path} cannot be used: {reason}")
 
 
-def _hosts(written: str, hosts: str, ports: str) -> tuple[tuple[str, int], ...]:
+def _hosts(netloc: str, hosts: str, ports: str) -> tuple[tuple[str, int], ...]:
     """Hosts of the URL, or else of its parameters, each with its port."""
-    named: list[tuple[str, str]] = []
-    for one in (written or hosts).split(","):
-        one = unquote(one)
-        if one.startswith("/"):
-            named.append((one, ""))
+    pairs: list[tuple[str, str]] = []
+    for entry in (netloc or hosts).split(","):
+        entry = unquote(entry)
+        if entry.startswith("/"):
+            pairs.append((entry, ""))
             continue
-        found = _HOST.fullmatch(one)
-        if found is None:
+        match = _HOST.fullmatch(entry)
+        if match is None:
             _refuse("host", "write host:port, an IPv6 address in [ ]; and @ : / ? in a password "
                     "as %40 %3A %2F %3F")  # fmt: skip
-        named.append((found["six"] or found["host"] or "", found["port"] or ""))
+        pairs.append((match["six"] or match["host"] or "", match["port"] or ""))
     given_ports = ports.split(",")
-    if len(given_ports) not in (1, len(named)):
+    if len(given_ports) not in (1, len(pairs)):
         _refuse("port", "give one, or one for each host")
     if len(given_ports) == 1:
-        given_ports = given_ports * len(named)
-    made: list[tuple[str, int]] = []
-    for (host, own), port in zip(named, given_ports, strict=True):
+        given_ports = given_ports * len(pairs)
+    addresses: list[tuple[str, int]] = []
+    for (host, own), port in zip(pairs, given_ports, strict=True):
         number = own or port or str(PORT)
         if not number.isdecimal() or not 0 < int(number) < 65536:
             _refuse("port", "give a number from 1 to 65535")
-        if host or own or port or len(named) > 1:
-            made.append((host or "localhost", int(number)))
-    return tuple(made)
+        if host or own or port or len(pairs) > 1:
+            addresses.append((host or "localhost", int(number)))
+    return tuple(addresses)
 
 
-def _keep_alive(given: dict[str, str]) -> KeepAlive:
-    _check_value(given, "keepalives")
+def _keep_alive(parameters: dict[str, str]) -> KeepAlive:
+    _check_value(parameters, "keepalives")
     usual = USUAL_KEEP_ALIVE
     return KeepAlive(
-        on=given.pop("keepalives", "1") == "1",
-        idle_s=_number(given, "keepalives_idle", usual.idle_s) or usual.idle_s,
-        interval_s=_number(given, "keepalives_interval", usual.interval_s) or usual.interval_s,
-        count=_number(given, "keepalives_count", usual.count) or usual.count,
-        user_timeout_ms=_number(given, "tcp_user_timeout", usual.user_timeout_ms),
+        on=parameters.pop("keepalives", "1") == "1",
+        idle_s=_number(parameters, "keepalives_idle", usual.idle_s) or usual.idle_s,
+        interval_s=_number(parameters, "keepalives_interval", usual.interval_s) or usual.interval_s,
+        count=_number(parameters, "keepalives_count", usual.count) or usual.count,
+        user_timeout_ms=_number(parameters, "tcp_user_timeout", usual.user_timeout_ms),
     )
 
 
-def _for_driver(given: Mapping[str, str]) -> dict[str, str]:
+def _for_driver(parameters: Mapping[str, str]) -> dict[str, str]:
     """Parameters that the driver reads; the rest must mean nothing. Raises ConfigError."""
     passed: dict[str, str] = {}
-    for name, value in given.items():
+    for name, value in parameters.items():
         if name in _BY_DRIVER:
-            _check_value(given, name)
+            _check_value(parameters, name)
             passed[name] = value
         elif value not in _MEANS_NOTHING.get(name, ()):
-            known = name in _MEANS_NOTHING
-            _refuse(f"{name}={value}" if known else name, _REMEDIES.get(name, "leave it out"))
+            is_ignorable = name in _MEANS_NOTHING
+            _refuse(
+                f"{name}={value}" if is_ignorable else name, _REMEDIES.get(name, "leave it out")
+            )
     if passed.get("sslrootcert") == "system":
         _with_system_cas(passed)
     for name in _FILES:
@@ -295,14 +299,16 @@ def _with_system_cas(passed: dict[str, str]) -> None:
     passed["sslrootcert"] = files[0]
 
 
-def _check_value(given: Mapping[str, str], name: str) -> None:
+def _check_value(parameters: Mapping[str, str], name: str) -> None:
     allowed = _VALUES.get(name)
-    if name in given and allowed and given[name] not in allowed:
-        _refuse(f"{name}={given[name]}", _REMEDIES.get(name, f"use one of {', '.join(allowed)}"))
+    if name in parameters and allowed and parameters[name] not in allowed:
+        _refuse(
+            f"{name}={parameters[name]}", _REMEDIES.get(name, f"use one of {', '.join(allowed)}")
+        )
 
 
-def _number(given: dict[str, str], name: str, usual: int) -> int:
-    value = given.pop(name, "") or str(usual)
+def _number(parameters: dict[str, str], name: str, usual: int) -> int:
+    value = parameters.pop(name, "") or str(usual)
     if not value.isdecimal():
         _refuse(name, "give a whole number")
     return int(value)

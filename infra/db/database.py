@@ -151,12 +151,12 @@ class Database:
     async def check(self) -> None:
         """Check the store. Raises DatabaseError when the server is unreachable, the schema is
         another one, or commits are not durable."""
-        found = await self.revision()
-        if found is None:
+        revision = await self.revision()
+        if revision is None:
             raise DatabaseError(f"database {self.name} holds no Mainspring tables", remedy=UPGRADE)
-        if found != NEEDED_REVISION:
+        if revision != NEEDED_REVISION:
             raise DatabaseError(
-                f"database {self.name} is at migration {found}, this program needs "
+                f"database {self.name} is at migration {revision}, this program needs "
                 f"{NEEDED_REVISION}",
                 remedy=f"{UPGRADE}, or run the version of Mainspring that made it",
             )
@@ -173,10 +173,10 @@ class Database:
 
     async def _check_durable(self, connection: AsyncConnection) -> None:
         """Raises DatabaseError when a commit may return before it is on a disk."""
-        found = await connection.scalar(text("SELECT current_setting('synchronous_commit')"))
-        if found != OF_A_TRANSACTION["synchronous_commit"]:
+        setting = await connection.scalar(text("SELECT current_setting('synchronous_commit')"))
+        if setting != OF_A_TRANSACTION["synchronous_commit"]:
             raise DatabaseError(
-                f"database {self.name} has synchronous_commit={found} though it was set to on: "
+                f"database {self.name} has synchronous_commit={setting} though it was set to on: "
                 "work would be lost when the server dies",
                 remedy="a pooler or a proxy between drops what is set: take the server's own "
                 "address, or `ALTER ROLE ... SET synchronous_commit = on`",

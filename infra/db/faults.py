@@ -128,9 +128,11 @@ def classify(error: Exception, name: str) -> Exception:
             f"database {name}: none of its hosts takes writes",
             remedy=f"wait for a standby to be promoted, or mend the hosts in {SETTING}",
         )
-    known = _known(cause)
-    if known is not None:
-        return DatabaseError(f"database {name} cannot be used: {known[0]}", remedy=known[1])
+    explanation = _known(cause)
+    if explanation is not None:
+        return DatabaseError(
+            f"database {name} cannot be used: {explanation[0]}", remedy=explanation[1]
+        )
     lost = isinstance(error, DBAPIError) and error.connection_invalidated
     if lost or isinstance(error, (OSError, PoolTimeoutError)) or state.startswith(_UNAVAILABLE):
         return DatabaseError(f"database {name} cannot be used: {_told(cause)}", remedy=_USUAL)
@@ -139,11 +141,11 @@ def classify(error: Exception, name: str) -> Exception:
 
 def _known(cause: BaseException | None) -> tuple[str, str] | None:
     """The meaning of what TLS, the server or a pooler tells, with its remedy."""
-    told = str(cause)
+    message = str(cause)
     table = _TLS if isinstance(cause, (ssl.SSLError, ConnectionError)) else _SERVER
     for pattern, meaning, remedy in table:
-        if found := re.search(pattern, told):
-            return meaning.format(*found.groups()), remedy
+        if match := re.search(pattern, message):
+            return meaning.format(*match.groups()), remedy
     return None
 
 

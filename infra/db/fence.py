@@ -49,7 +49,7 @@ def fenced_insert(
     Written as text because SQLAlchemy compiles its own ON CONFLICT anew at every execution, which
     takes ten times as long as Postgres does.
     """
-    known = table.__table__.c
+    table_columns = table.__table__.c
     insert = (
         f"INSERT INTO {table.__tablename__} ({', '.join(columns)}) "
         f"SELECT {', '.join(f':{name}' for name in columns)} FROM rollouts "
@@ -58,8 +58,8 @@ def fenced_insert(
     )
     return (
         text(around.replace("{insert}", insert))
-        .bindparams(*(bindparam(name, type_=known[name].type) for name in columns))
-        .columns(*(known[name] for name in returning))
+        .bindparams(*(bindparam(name, type_=table_columns[name].type) for name in columns))
+        .columns(*(table_columns[name] for name in returning))
     )
 
 
@@ -107,9 +107,9 @@ async def update_rollout(
     if only_if is not None:
         statement = statement.where(only_if)
     async with db.statement() as connection:
-        written = (await connection.execute(statement)).one_or_none()
-        if written is not None:
-            return written[0]
+        row = (await connection.execute(statement)).one_or_none()
+        if row is not None:
+            return row[0]
         await refuse_older(connection, rollout, epoch)
         stands = await connection.execute(select(returning).where(RolloutRow.id == rollout))
         return stands.scalar_one()

@@ -114,10 +114,10 @@ class ProcessLease:
 
     async def _take(self) -> None:
         self._token = uuid.uuid4().hex
-        begun = time.monotonic()
+        start = time.monotonic()
         try:
             while not await _take(self._db, self.name, self._token):
-                if time.monotonic() - begun >= self._wait_s:
+                if time.monotonic() - start >= self._wait_s:
                     raise await self._refusal()
                 await asyncio.sleep(LOOK_S)
         except asyncio.CancelledError:
@@ -126,10 +126,10 @@ class ProcessLease:
         self._keeping = asyncio.create_task(self._keep(self._token))
 
     async def _refusal(self) -> LeaseHeld:
-        found = await holders(self._db, [self.name])
-        if self.name not in found:
+        leases = await holders(self._db, [self.name])
+        if self.name not in leases:
             return LeaseHeld(f"lease {self.name} is taken in turns")
-        by = found[self.name]
+        by = leases[self.name]
         return LeaseHeld(
             f"lease {self.name} is held by {by.owner} (for {duration(by.held_s)})",
             remedy=f"look at the log of {by.owner}: it works, and has not ended what it began",
@@ -157,10 +157,10 @@ class ProcessLease:
         if self._keeping is not None:
             self._keeping.cancel()
             self._keeping = None
-        mine = (LeaseRow.name == self.name, LeaseRow.token == self._token)
+        own_row = (LeaseRow.name == self.name, LeaseRow.token == self._token)
         try:
             async with self._db.statement() as connection:
-                await connection.execute(delete(LeaseRow).where(*mine))
+                await connection.execute(delete(LeaseRow).where(*own_row))
         except DatabaseError as error:
             # Silent from now on, it is free after LEASE_SILENT_S.
             log.warning("lease not given back", lease=self.name, reason=error.message)
@@ -171,15 +171,15 @@ async def sweep_turn(db: Database, every: timedelta) -> AsyncIterator[bool]:
     """Take a turn at sweeping: True for one caller, once in `every`; the turn is over when
     the block ends, and counts as taken only when it ends without an error. Raises LeaseLost."""
     async with AsyncExitStack() as turn:
-        mine = await _is_due(db, every)
-        if mine:
+        is_mine = await _is_due(db, every)
+        if is_mine:
             try:
                 await turn.enter_async_context(ProcessLease(db, SWEEP).held())
-                mine = await _is_due(db, every)  # another one may have ended its turn just now
+                is_mine = await _is_due(db, every)  # another one may have ended its turn just now
             except LeaseHeld:
-                mine = False
-        yield mine
-        if mine:
+                is_mine = False
+        yield is_mine
+        if is_mine:
             async with db.transaction() as connection:
                 await connection.execute(update(StoreRow).values(swept_at=func.clock_timestamp()))
 
@@ -193,29 +193,29 @@ async def _is_due(db: Database, every: timedelta) -> bool:
 async def holders(db: Database, names: Sequence[str]) -> dict[str, Holder]:
     """Holders of those leases that have one, by name. Raises DatabaseError."""
     ages = [seconds(func.clock_timestamp() - at) for at in (LeaseRow.since, LeaseRow.seen_at)]
-    asked = select(LeaseRow.name, LeaseRow.owner, LeaseRow.process, *ages)
+    query = select(LeaseRow.name, LeaseRow.owner, LeaseRow.process, *ages)
     async with db.statement() as connection:
-        rows = await connection.execute(asked.where(LeaseRow.name.in_(names)))
+        rows = await connection.execute(query.where(LeaseRow.name.in_(names)))
         return {row[0]: Holder(*row[1:]) for row in rows}
 
 
 async def _take(db: Database, name: str, token: str) -> bool:
-    held = (await holders(db, [name])).get(name)
-    if held is not None and not held.is_gone:
+    holder = (await holders(db, [name])).get(name)
+    if holder is not None and not holder.is_gone:
         return False
     silent = LeaseRow.seen_at < func.now() - timedelta(seconds=LEASE_SILENT_S)
-    ended = LeaseRow.process == (held.process if held else "")
-    mine = {
+    ended = LeaseRow.process == (holder.process if holder else "")
+    values = {
         "token": token,
         "owner": f"{socket.gethostname()} pid {os.getpid()}",
         "process": this_process(),
     }
     statement = (
         insert(LeaseRow)
-        .values(mine | {"name": name})
+        .values(values | {"name": name})
         .on_conflict_do_update(
             index_elements=[LeaseRow.name],
-            set_=mine | {"since": func.now(), "seen_at": func.now()},
+            set_=values | {"since": func.now(), "seen_at": func.now()},
             where=or_(silent, ended),
         )
         .returning(LeaseRow.token)
@@ -225,9 +225,11 @@ async def _take(db: Database, name: str, token: str) -> bool:
 
 
 async def _renew(db: Database, name: str, token: str) -> bool:
-    mine = (LeaseRow.name == name, LeaseRow.token == token)
+    own_row = (LeaseRow.name == name, LeaseRow.token == token)
     async with db.statement() as connection:
-        renewed = await connection.execute(update(LeaseRow).where(*mine).values(seen_at=func.now()))
+        renewed = await connection.execute(
+            update(LeaseRow).where(*own_row).values(seen_at=func.now())
+        )
     return bool(renewed.rowcount)
 
 
@@ -242,9 +244,9 @@ def has_ended(process: str) -> bool:
     if where != pid_space():
         return False
     try:
-        found = psutil.Process(int(pid))
-        alive = found.is_running() and found.status() != psutil.STATUS_ZOMBIE
-        return not alive or not is_same(found.pid, start)
+        running = psutil.Process(int(pid))
+        alive = running.is_running() and running.status() != psutil.STATUS_ZOMBIE
+        return not alive or not is_same(running.pid, start)
     except psutil.NoSuchProcess:
         return True
 

@@ -59,16 +59,16 @@ class Notices:
                 await task
 
     async def _run_forever(self) -> None:
-        told = ""
+        last_reason = ""
         while True:
             try:
                 await self._listen()
             except _LOST as error:
                 reason = str(classify(error, self._address.name))
                 # A server that does not answer is asked each second, and told of once.
-                note = _log.debug if reason == told else _log.warning
+                note = _log.debug if reason == last_reason else _log.warning
                 note("not listening to Postgres", channel=self._channel, reason=reason)
-                told = reason
+                last_reason = reason
             await asyncio.sleep(RECONNECT_S)
 
     async def _listen(self) -> None:
@@ -85,8 +85,8 @@ class Notices:
         finally:
             connection.terminate()
 
-    def _told(self, *told: object) -> None:
-        for event in self._waiting.get(str(told[-1]), ()):
+    def _told(self, *notice: object) -> None:
+        for event in self._waiting.get(str(notice[-1]), ()):
             event.set()
 
 
@@ -95,16 +95,16 @@ async def prove_notices(url: str, db: Database) -> bool:
     gives sessions away between transactions, nor when it leads to another database. Raises
     DatabaseError."""
     address = read_address(url)
-    heard = asyncio.Event()
+    arrival = asyncio.Event()
     channel = f"mainspring_proof_{secrets.token_hex(8)}"
     try:
         connection = await open_session(address)
         try:
-            await connection.add_listener(channel, lambda *_: heard.set())
-            async with db.transaction() as other:
-                await other.execute(select(func.pg_notify(channel, "")))
+            await connection.add_listener(channel, lambda *_: arrival.set())
+            async with db.transaction() as sender:
+                await sender.execute(select(func.pg_notify(channel, "")))
             async with asyncio.timeout(PROOF_S):
-                await heard.wait()
+                await arrival.wait()
         except TimeoutError:
             return False
         finally:

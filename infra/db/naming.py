@@ -30,9 +30,9 @@ async def campaign_named(db: Database, text: str) -> CampaignRecord:
     if record is not None:
         return record
     async with db.transaction() as connection:
-        known = list(await connection.scalars(select(CampaignRow.id)))
-    where = "`mainspring campaign list` lists them" if known else "no campaign is stored yet"
-    raise UnknownId(f"no campaign {name} is stored", remedy=_near(name, known, where))
+        campaign_ids = list(await connection.scalars(select(CampaignRow.id)))
+    where = "`mainspring campaign list` lists them" if campaign_ids else "no campaign is stored yet"
+    raise UnknownId(f"no campaign {name} is stored", remedy=_near(name, campaign_ids, where))
 
 
 async def rollout_named(db: Database, text: str) -> RolloutId:
@@ -42,7 +42,7 @@ async def rollout_named(db: Database, text: str) -> RolloutId:
     async with db.transaction() as connection:
         if await connection.scalar(select(RolloutRow.id).where(RolloutRow.id == name)):
             return RolloutId(name)
-        found = list(
+        ids = list(
             await connection.scalars(
                 select(RolloutRow.id)
                 .where(RolloutRow.id.endswith(f"/{name}", autoescape=True))
@@ -50,10 +50,10 @@ async def rollout_named(db: Database, text: str) -> RolloutId:
                 .limit(NUM_SHOWN + 1)
             )
         )
-    if len(found) == 1:
-        return RolloutId(found[0])
-    if found:
-        listed = ", ".join(found[:NUM_SHOWN]) + (", ..." if len(found) > NUM_SHOWN else "")
+    if len(ids) == 1:
+        return RolloutId(ids[0])
+    if ids:
+        listed = ", ".join(ids[:NUM_SHOWN]) + (", ..." if len(ids) > NUM_SHOWN else "")
         raise UsageError(
             f"several rollouts are called {name}: {listed}",
             remedy="give the whole id, with its campaign",
@@ -68,11 +68,11 @@ async def rollout_named(db: Database, text: str) -> RolloutId:
                 .limit(MAX_COMPARED)
             )
         )
-        known = list(await connection.scalars(select(CampaignRow.id)))
+        campaign_ids = list(await connection.scalars(select(CampaignRow.id)))
     if own:
         where = f"`mainspring rollout list {campaign}` lists them"
         raise UnknownId(f"no rollout {name} is stored", remedy=_near(name, own, where))
-    near = difflib.get_close_matches(campaign, known, 1) if rest else []
+    near = difflib.get_close_matches(campaign, campaign_ids, 1) if rest else []
     if near:
         where = f"`mainspring rollout list {near[0]}` lists that campaign's rollouts"
         raise UnknownId(
@@ -85,13 +85,13 @@ async def rollout_named(db: Database, text: str) -> RolloutId:
     )
 
 
-def near_names(name: str, known: Iterable[str]) -> Sequence[str]:
+def near_names(name: str, names: Iterable[str]) -> Sequence[str]:
     """The nearest first; those that begin alike count as near."""
-    known = list(known)
-    close = difflib.get_close_matches(name, known, NUM_SHOWN, cutoff=0.5)
-    return close or [each for each in known if name and each.startswith(name)][:NUM_SHOWN]
+    names = list(names)
+    close = difflib.get_close_matches(name, names, NUM_SHOWN, cutoff=0.5)
+    return close or [full for full in names if name and full.startswith(name)][:NUM_SHOWN]
 
 
-def _near(name: str, known: Sequence[str], where: str) -> str:
-    near = near_names(name, known)
+def _near(name: str, names: Sequence[str], where: str) -> str:
+    near = near_names(name, names)
     return f"did you mean {', '.join(near)}? {where}" if near else where

@@ -53,14 +53,16 @@ class ServerSession(asyncpg.Connection):
         keep_alive(link._transport, wanted_alive)  # asyncpg has no public way to it
         # A pooler makes up the process id that it tells: cancelling goes through it. One message
         # asks and sets. A simple query: it needs no statement, which a pooler may lose.
-        wanted = {**OF_A_TRANSACTION, **OF_A_CONNECTION}
+        settings = {**OF_A_TRANSACTION, **OF_A_CONNECTION}
         if label:
-            wanted["application_name"] = label.replace("'", "")
+            settings["application_name"] = label.replace("'", "")
         sets = ", ".join(
-            f"set_config('{name}', '{value}', false)" for name, value in wanted.items()
+            f"set_config('{name}', '{value}', false)" for name, value in settings.items()
         )
-        told = await self._simple(f"SELECT {sets} WHERE pg_backend_pid() = {self.get_server_pid()}")
-        self.pooled = told == "SELECT 0"
+        answer = await self._simple(
+            f"SELECT {sets} WHERE pg_backend_pid() = {self.get_server_pid()}"
+        )
+        self.pooled = answer == "SELECT 0"
 
     async def _simple(self, query: str) -> str:
         return await asyncpg.Connection.execute(self, query)

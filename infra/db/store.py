@@ -28,13 +28,13 @@ AWAKE_S = 5.0
 async def identity(db: Database) -> StoreId:
     """The database's random identity. Raises DatabaseError, also when somebody deleted the row."""
     async with db.transaction() as connection:
-        found = await connection.scalar(select(StoreRow.id))
-    if found is None:
+        ident = await connection.scalar(select(StoreRow.id))
+    if ident is None:
         raise DatabaseError(
             f"database {db.name} has lost its identity: its table `store` is empty",
             remedy="restore the row from a backup: Temporal's namespace names its id",
         )
-    return StoreId(found)
+    return StoreId(ident)
 
 
 async def namespace(db: Database) -> str | None:
@@ -63,9 +63,9 @@ async def move_namespace(db: Database, name: str) -> None:
 async def clock_off_s(db: Database) -> float:
     """Seconds that this machine's clock is ahead of the store's, negative behind; to half of what
     the question takes."""
-    asked, begun = datetime.now(UTC), time.monotonic()
-    told = await now(db)
-    return (asked - told).total_seconds() + (time.monotonic() - begun) / 2
+    asked_at, start = datetime.now(UTC), time.monotonic()
+    server_time = await now(db)
+    return (asked_at - server_time).total_seconds() + (time.monotonic() - start) / 2
 
 
 async def now(db: Database) -> datetime:

@@ -57,7 +57,7 @@ exit 1
 LOOK_TIMEOUT_S = 60.0
 LOOK_OUTSIDE = f"solution={SOLUTION_DIR}\n" + program(__file__, "look_outside.sh")
 CLEAR_REWARD = (
-    f"rm -rf -- {' '.join(f'{reward_file.FOLDER}/{each}' for each in reward_file.FILES)}\n"
+    f"rm -rf -- {' '.join(f'{reward_file.FOLDER}/{file}' for file in reward_file.FILES)}\n"
 )
 
 
@@ -161,7 +161,7 @@ async def run_tests(
     else:
         resolved, report = await decide(sandbox, task, tested)
         verdict = Verdict.RESOLVED if resolved else Verdict.NOT_RESOLVED
-    told: dict[str, object] = {
+    details: dict[str, object] = {
         "judge": task.judge.kind,
         "returncode": tested.returncode,
         "dropped_paths": dropped,
@@ -169,9 +169,9 @@ async def run_tests(
     if not isinstance(task.judge, TestLog):  # a log names each test
         output = tested.output.decode(errors="replace")
         if (counted := await asyncio.to_thread(read_counts, output)) is not None:
-            told |= {"num_run": counted.num_run, "num_left_out": counted.num_left_out}
+            details |= {"num_run": counted.num_run, "num_left_out": counted.num_left_out}
     return TestRun(
-        Judged(verdict, _end(tested), report.model_copy(update=told)), counts, tested.wall_s
+        Judged(verdict, _end(tested), report.model_copy(update=details)), counts, tested.wall_s
     )
 
 
@@ -192,8 +192,8 @@ async def solve(sandbox: Sandbox, task: SweTask) -> Finished:
     await sandbox.run("solve", f"bash {SOLUTION_DIR}/solve.sh", task.test_timeout_s)
     outside = await sandbox.run("look", LOOK_OUTSIDE, LOOK_TIMEOUT_S)
     patch = await sandbox.diff()
-    told = [await sandbox.left_out(), outside.output.decode(errors="replace").strip()]
-    return Finished(patch, "\n".join(filter(None, told)) or None)
+    notes = [await sandbox.left_out(), outside.output.decode(errors="replace").strip()]
+    return Finished(patch, "\n".join(filter(None, notes)) or None)
 
 
 async def attack(sandbox: Sandbox, task: SweTask, exploit: Exploit) -> bytes:
@@ -215,18 +215,20 @@ async def decide(
         case ExitCode():
             return tested.returncode == 0, GradeReport()
         case TestLog() as judging:
-            found = await swebench.judge_log(task, judging, tested.output)
-            if found.broken:
-                raise MachineBroken(f"the tests gave no results: {found.broken}: {_end(tested)}")
-            report = found.report
+            judgement = await swebench.judge_log(task, judging, tested.output)
+            if judgement.broken:
+                raise MachineBroken(
+                    f"the tests gave no results: {judgement.broken}: {_end(tested)}"
+                )
+            report = judgement.report
             if tested.truncated and not report.note:
                 report = report.model_copy(update={"note": "the log lost its middle: too long"})
-            return found.resolved, report
+            return judgement.resolved, report
         case RewardFile(threshold=threshold):
-            read = await sandbox.run(turn, READ_REWARD, REWARD_TIMEOUT_S)
-            if read.returncode != 0:
+            ran = await sandbox.run(turn, READ_REWARD, REWARD_TIMEOUT_S)
+            if ran.returncode != 0:
                 return False, GradeReport(note=f"no reward file in {reward_file.FOLDER}")
-            name, _, text = read.output.decode(errors="replace").partition("\n")
+            name, _, text = ran.output.decode(errors="replace").partition("\n")
             try:
                 score = reward_file.parse_reward(name, text)
             except ValueError as wrong:
@@ -243,7 +245,7 @@ def _lists(task: SweTask) -> str:
     patched = map(PurePosixPath, paths(task.test_patch.encode()))
     parents = {parent for path in (*tests, *patched) for parent in path.parents[:-1]}
     arrays: dict[str, Iterable[PurePosixPath]] = {"tests": tests, "folders": sorted(parents)}
-    return "".join(f"{name}=({shlex.join(map(str, each))})\n" for name, each in arrays.items())
+    return "".join(f"{name}=({shlex.join(map(str, values))})\n" for name, values in arrays.items())
 
 
 def _end(result: CommandResult) -> str:

@@ -90,12 +90,12 @@ class Grading:
         report = judged.report
         if judged.verdict not in _MAY_LACK_FILES or report.cheated or not report.dropped_paths:
             return judged
-        named = await asyncio.to_thread(may_be_programs, self.patch, self.task)
-        return await self._with_files(named, judged) if named else judged
+        programs = await asyncio.to_thread(may_be_programs, self.patch, self.task)
+        return await self._with_files(programs, judged) if programs else judged
 
-    async def _with_files(self, named: tuple[str, ...], without: Judged) -> Judged:
+    async def _with_files(self, programs: tuple[str, ...], without: Judged) -> Judged:
         async with self.fresh() as sandbox:
-            new = await _new_files(sandbox, named)
+            new = await _new_files(sandbox, programs)
             if not new:
                 return without
             grading = dataclasses.replace(self, admitted=frozenset(new))
@@ -106,8 +106,10 @@ class Grading:
         judged = await grading._decided(run, doubts)
         if judged.verdict is not Verdict.RESOLVED and not judged.report.cheated:
             return without
-        told = f"the tests pass only with new files that are named like tests: {', '.join(new[:5])}"
-        note = "; ".join(filter(None, [told, judged.report.note]))
+        reason = (
+            f"the tests pass only with new files that are named like tests: {', '.join(new[:5])}"
+        )
+        note = "; ".join(filter(None, [reason, judged.report.note]))
         return judged._replace(report=judged.report.model_copy(update={"note": note}))
 
     async def _first(
@@ -159,14 +161,14 @@ class Grading:
 
     async def _steered(self, sandbox: Sandbox, counts: bytes) -> tuple[str, ...]:
         gold = paths((self.task.gold_patch or "").encode())
-        found: list[str] = []
+        steered: list[str] = []
         for path in sorted(path for path in paths(counts) - gold if has_settings(path)):
             quoted = shlex.quote(path)
             before = await _read(sandbox, f"git show HEAD:./{quoted}")
             after = await _read(sandbox, f"cat -- {quoted}")
             if steering(path, before) != steering(path, after):
-                found.append(path)
-        return tuple(found)
+                steered.append(path)
+        return tuple(steered)
 
     async def _canary(self, sandbox: Sandbox, tests: dict[str, str]) -> Canary | None:
         """Result of the tests in the same sandbox when they must fail."""
@@ -202,10 +204,10 @@ class Grading:
         shadows = doubts.shadows
         if canary is Canary.FAILED:  # what else it stands in for, the tests did decide
             shadows = tuple(
-                each for each in shadows if each.is_runners or each.path in self.admitted
+                shadow for shadow in shadows if shadow.is_runners or shadow.path in self.admitted
             )
         if shadows and (loaded := await self._loaded_instead(shadows, run, again_s)):
-            names = ", ".join(each.path for each in loaded[:5])
+            names = ", ".join(shadow.path for shadow in loaded[:5])
             return (
                 f"the patch adds {names}, which Python loads in the place of the tests' own "
                 "modules",
@@ -246,23 +248,23 @@ class Grading:
         """Whether tests that run with the true fix do not run with this patch, though they did not
         have to be left out before it either. Stored runs can clear a patch; only a run of the same
         hour on the same machine takes its pass away, for some tests are skipped by the day."""
-        known, before = _counts(self.references.gold), _counts(self.references.empty)
-        if known and not counts.is_smaller_than(known):
+        reference, before = _counts(self.references.gold), _counts(self.references.empty)
+        if reference and not counts.is_smaller_than(reference):
             return False
         if before and counts.num_left_out <= before.num_left_out:
             return False
         gold = await self._gold()
-        known = None
+        reference = None
         if gold is not None:
             run = (await self._again(gold, again_s)).judged
             if run.verdict is Verdict.RESOLVED:  # one that fails is no reference
-                known = _counts(run.report)
-        if known and not counts.is_smaller_than(known):
+                reference = _counts(run.report)
+        if reference and not counts.is_smaller_than(reference):
             return False
         before = _counts((await self._again(b"", again_s)).judged.report)
         if before is None or counts.num_left_out <= before.num_left_out:
-            return known is not None and before is None
-        return known is not None or counts.is_smaller_than(before)
+            return reference is not None and before is None
+        return reference is not None or counts.is_smaller_than(before)
 
     async def _loaded_instead(
         self, shadows: tuple[Shadow, ...], run: TestRun, again_s: float
@@ -273,7 +275,7 @@ class Grading:
         async def ask(sandbox: Sandbox) -> None:
             workdir = (await _read(sandbox, "pwd -P")).strip()
             places.append(workdir)
-            asked = probe((each.module for each in shadows), f"{workdir}/{PROBE_OUTPUT}")
+            program_text = probe((shadow.module for shadow in shadows), f"{workdir}/{PROBE_OUTPUT}")
             tests = await _hidden_tests(sandbox, self.task)
             at = f"{workdir}/{PROBE_FILE}"
             files = {
@@ -282,7 +284,7 @@ class Grading:
                 if path.endswith(".py")
             }
             start = START.replace('"PROBE"', repr(at))
-            files |= {PROBE_FILE: asked.encode()}
+            files |= {PROBE_FILE: program_text.encode()}
             files |= {f"{PROBE_FOLDER}/sitecustomize.py": start.encode()}
             await sandbox.write_files(files)
 
@@ -298,7 +300,7 @@ class Grading:
             )
             lines = await _read(sandbox, f"cat {PROBE_OUTPUT}")
         opened = opened_folders(run.counts)
-        reopened = tuple(each for each in shadows if each.folder in opened)
+        reopened = tuple(shadow for shadow in shadows if shadow.folder in opened)
         if not lines:  # no Python, or none that could be asked
             return likely(run.counts, self.task)
         return reopened + loaded_instead(shadows, places[0], lines)
@@ -326,16 +328,16 @@ class Grading:
         return await self.solve() if self.task.solution and self.solve else None
 
 
-async def _new_files(sandbox: Sandbox, named: tuple[str, ...]) -> tuple[str, ...]:
+async def _new_files(sandbox: Sandbox, programs: tuple[str, ...]) -> tuple[str, ...]:
     """Those that the repository does not have; what makes a package, where it has no such folder.
     A change to a test that it has is none of the program's."""
-    places = [path.removesuffix(PACKAGE).rstrip("/") or path for path in named]
+    places = [path.removesuffix(PACKAGE).rstrip("/") or path for path in programs]
     looked = "".join(
         f"[[ -e {place} || -L {place} ]] || echo {index}\n"
         for index, place in enumerate(map(shlex.quote, places))
     )
     lines = (await _read(sandbox, f"{{ {looked}}}")).split()
-    return tuple(path for index, path in enumerate(named) if str(index) in lines)
+    return tuple(path for index, path in enumerate(programs) if str(index) in lines)
 
 
 def _counts(report: GradeReport | None) -> RunCounts | None:
@@ -361,5 +363,5 @@ async def _hidden_tests(sandbox: Sandbox, task: SweTask) -> dict[str, str]:
 
 async def _read(sandbox: Sandbox, command: str) -> str:
     """Output of the command; empty when there is nothing to read."""
-    read = await sandbox.run(f"read {command}", f"{command} 2>/dev/null", READ_TIMEOUT_S)
-    return "" if read.returncode != 0 or read.truncated else read.output.decode(errors="replace")
+    ran = await sandbox.run(f"read {command}", f"{command} 2>/dev/null", READ_TIMEOUT_S)
+    return "" if ran.returncode != 0 or ran.truncated else ran.output.decode(errors="replace")

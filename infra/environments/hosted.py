@@ -38,22 +38,26 @@ class Environments:
     def __init__(self, backends: Backends) -> None:
         self.backends = backends
         self.swe = SweEnvironment(backends)
-        self._made: dict[tuple[str, bool], Hosted] = {(OF_KINDS[SWE], False): self.swe}
+        self._environments: dict[tuple[str, bool], Hosted] = {(OF_KINDS[SWE], False): self.swe}
         """By name, and whether a function is the world."""
 
     def of(self, config: RunConfig, task: AnyTask) -> Hosted:
         """Raises ConfigError."""
         name = environment_of(config, task.kind)
-        which = name, is_world(config, task.kind)
-        if which not in self._made:
+        key = name, is_world(config, task.kind)
+        if key not in self._environments:
             check_environments(config)
-            self._made[which] = self._make(*which)
-        return self._made[which]
+            self._environments[key] = self._make(*key)
+        return self._environments[key]
 
     def _make(self, name: str, of_function: bool) -> Hosted:
         if name == OF_FUNCTIONS:
             return OwnEnvironment(name, FunctionEnvironment(None))
-        made = ENVIRONMENTS.make(name, self.backends)
+        environment = ENVIRONMENTS.make(name, self.backends)
         if of_function:
-            return OwnEnvironment(name, FunctionEnvironment(OwnEnvironment(name, made)))
-        return made if isinstance(made, SweEnvironment) else OwnEnvironment(name, made)
+            return OwnEnvironment(name, FunctionEnvironment(OwnEnvironment(name, environment)))
+        return (
+            environment
+            if isinstance(environment, SweEnvironment)
+            else OwnEnvironment(name, environment)
+        )

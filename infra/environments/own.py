@@ -47,10 +47,10 @@ class OwnWorld:
 
     async def step(self, step_id: str, command: str, timeout_s: float) -> CommandResult:
         if step_id not in self._steps:
-            taken = asyncio.create_task(self._step(step_id, command, timeout_s))
+            task = asyncio.create_task(self._step(step_id, command, timeout_s))
             # The caller may be cancelled: the step is taken, and its error counts as retrieved.
-            taken.add_done_callback(lambda done: done.cancelled() or done.exception())
-            self._steps[step_id] = taken
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._steps[step_id] = task
         return await asyncio.shield(self._steps[step_id])
 
     async def finish(self) -> Finished:
@@ -82,8 +82,8 @@ class OwnWorld:
         """It lives as long as this process."""
 
     async def close(self) -> None:
-        for taken in self._steps.values():
-            taken.cancel()
+        for task in self._steps.values():
+            task.cancel()
         try:
             async with asyncio.timeout(CLOSE_S):
                 await _answer(self._name, "close", self._world.close, type(None))
@@ -136,18 +136,20 @@ async def _answer(
     name: str, method: str, ask: Callable[[], Awaitable[Any]], expected: type[T]
 ) -> T:
     try:
-        got = await ask()
+        answer = await ask()
     except MainspringError:
         raise
     except Exception as error:
         raise _broken(name, f"{method} raised {type(error).__name__}: {error}") from error
-    if not isinstance(got, expected):
-        raise _broken(name, f"{method} gave a {type(got).__name__}, expected {expected.__name__}")
-    return got
+    if not isinstance(answer, expected):
+        raise _broken(
+            name, f"{method} gave a {type(answer).__name__}, expected {expected.__name__}"
+        )
+    return answer
 
 
-def _broken(name: str, what: str) -> EnvironmentBroken:
+def _broken(name: str, problem: str) -> EnvironmentBroken:
     return EnvironmentBroken(
-        f"environment {name!r}: {what}",
+        f"environment {name!r}: {problem}",
         remedy="correct the class on every sandbox node, then start the campaign again",
     )

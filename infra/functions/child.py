@@ -42,7 +42,7 @@ class NodeChannel:
         self._lines = connection.makefile("rb")
         self._one_writes = threading.Lock()
         self._numbers = itertools.count()
-        self._asked: dict[int, concurrent.futures.Future[dict[str, Any]]] = {}
+        self._replies: dict[int, concurrent.futures.Future[dict[str, Any]]] = {}
 
     def first(self) -> Start:
         return Start.model_validate_json(self._lines.readline())
@@ -53,7 +53,7 @@ class NodeChannel:
 
     def ask(self, fields: dict[str, Any]) -> "concurrent.futures.Future[dict[str, Any]]":
         number = next(self._numbers)
-        answer = self._asked[number] = concurrent.futures.Future()
+        answer = self._replies[number] = concurrent.futures.Future()
         # No cancel reaches it then: the answer comes, whether or not it is still awaited.
         answer.set_running_or_notify_cancel()
         self.tell({**fields, "run": number})
@@ -63,7 +63,7 @@ class NodeChannel:
         """In a thread. The end of the socket is the end of the node."""
         for raw in self._lines:
             answer = json.loads(raw)
-            self._asked.pop(answer.pop("ran")).set_result(answer)
+            self._replies.pop(answer.pop("ran")).set_result(answer)
         os._exit(1)
 
 
@@ -74,8 +74,8 @@ class ChannelSandbox:
         self._channel = channel
 
     async def run(self, command: str, *, timeout_s: float | None = None) -> Ran:
-        asked = self._channel.ask({"command": command, "timeout_s": timeout_s})
-        return Ran(**await asyncio.wrap_future(asked))
+        reply = self._channel.ask({"command": command, "timeout_s": timeout_s})
+        return Ran(**await asyncio.wrap_future(reply))
 
 
 def main() -> None:
@@ -138,11 +138,11 @@ def _place(error: BaseException) -> str:
     """Where in code that is no library's."""
     library = sysconfig.get_path("stdlib")
     own = [
-        each
-        for each in traceback.extract_tb(error.__traceback__)
-        if "site-packages" not in each.filename
-        and not each.filename.startswith(library)
-        and each.filename != __file__
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "site-packages" not in frame.filename
+        and not frame.filename.startswith(library)
+        and frame.filename != __file__
     ]
     return f" (at {own[-1].filename}:{own[-1].lineno})" if own else ""
 
@@ -167,8 +167,8 @@ def _limit(memory_mb: int) -> None:
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write(str(OOM_SCORE))
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    wanted = memory_mb << 20
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    num_bytes = memory_mb << 20
+    most = num_bytes if hard == resource.RLIM_INFINITY else min(num_bytes, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 

@@ -27,25 +27,25 @@ def label_of(owner: str, name: str) -> str:
 
 def kill_labelled(label: str) -> int:
     """End every process with this label; how many there were."""
-    return _kill(lambda found: found == label)
+    return _kill(lambda other: other == label)
 
 
 def kill_left(owner: str) -> int:
     """End what earlier processes of this owner left; how many there were."""
-    ours = label_of(owner, "")
-    return _kill(lambda label: label.startswith(f"{owner}/") and not label.startswith(ours))
+    own_prefix = label_of(owner, "")
+    return _kill(lambda label: label.startswith(f"{owner}/") and not label.startswith(own_prefix))
 
 
 def _kill(is_meant: Callable[[str], bool]) -> int:
     killed: set[int] = set()
     for _ in range(PASSES):
-        found = [pid for pid, label in _labels() if is_meant(label)]
-        if not found:
+        pids = [pid for pid, label in _labels() if is_meant(label)]
+        if not pids:
             break
-        for pid in found:
+        for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        killed.update(found)
+        killed.update(pids)
         time.sleep(PASS_S)
     return len(killed)
 
@@ -60,6 +60,6 @@ def _labels() -> Iterator[tuple[int, str]]:
             variables = (folder / "environ").read_bytes().split(b"\0")
         except OSError:
             continue  # it ended, or is another account's
-        for each in variables:
-            if each.startswith(prefix):
-                yield int(folder.name), each.removeprefix(prefix).decode(errors="replace")
+        for variable in variables:
+            if variable.startswith(prefix):
+                yield int(folder.name), variable.removeprefix(prefix).decode(errors="replace")

@@ -81,7 +81,7 @@ class FunctionProcess:
         self._commands: set[asyncio.Task[None]] = set()
         self._broken: asyncio.Future[FunctionEnd] = asyncio.get_running_loop().create_future()
         """Fails with what a command failed with."""
-        self._kept = bytearray()
+        self._output = bytearray()
         self._memory_kills = memory_kills()
         self._draining = asyncio.create_task(self._drain())
 
@@ -102,7 +102,7 @@ class FunctionProcess:
     async def output(self) -> str:
         """The end of what it printed, once it was killed or has ended."""
         await asyncio.wait((self._draining,), timeout=REST_S)
-        return self._kept.decode(errors="replace")
+        return self._output.decode(errors="replace")
 
     async def close(self) -> None:
         """End it, with all that it started. Closing twice is fine."""
@@ -165,8 +165,8 @@ class FunctionProcess:
     async def _drain(self) -> None:
         assert self._process.stdout is not None
         while piece := await self._process.stdout.read(OUTPUT_BYTES):
-            self._kept += piece
-            del self._kept[:-OUTPUT_BYTES]
+            self._output += piece
+            del self._output[:-OUTPUT_BYTES]
 
 
 @asynccontextmanager
@@ -221,14 +221,14 @@ async def problem_of(path: str) -> str:
     )
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
-            told, _ = await process.communicate()
+            output, _ = await process.communicate()
     except TimeoutError:
         return f"function {path!r} could not be imported within {CHECK_TIMEOUT_S:g} s"
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    _, mark, problem = told.partition(b"\0")
+    _, mark, problem = output.partition(b"\0")
     if not mark:
         return f"function {path!r} ended the process that imported it ({process.returncode})"
     return problem.decode(errors="replace")
@@ -237,10 +237,10 @@ async def problem_of(path: str) -> str:
 def environment_of(variables: Sequence[str]) -> dict[str, str]:
     """Variables of a function's process, beside its label and its folder."""
     passed = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-    named = {name: os.environ[name] for name in variables if name in os.environ}
+    own_variables = {name: os.environ[name] for name in variables if name in os.environ}
     # What this process can import the function's can, too.
-    search = os.pathsep.join(os.path.abspath(each) for each in sys.path)
-    return passed | QUIET | named | {"PYTHONPATH": search}
+    search = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
+    return passed | QUIET | own_variables | {"PYTHONPATH": search}
 
 
 def _ended_by_itself(code: int, is_short_of_memory: bool) -> str:

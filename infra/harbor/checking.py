@@ -70,13 +70,13 @@ def _told(question: object, variables: Sequence[str], timeout_s: float) -> Confi
             f"Harbor's agent could not be imported within {timeout_s:g} s",
             remedy="import its module by hand, and look what takes so long",
         )
-    _, mark, told = ran.stdout.rpartition(b"\0")
+    _, mark, answer = ran.stdout.rpartition(b"\0")
     if not mark:
         return ConfigError(
             f"Harbor's agent ended the process that imported it (exit code {ran.returncode})",
             remedy="import its module by hand",
         )
-    message, remedy = json.loads(told)
+    message, remedy = json.loads(answer)
     return ConfigError(message, remedy=remedy) if message else None
 
 

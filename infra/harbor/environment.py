@@ -63,10 +63,10 @@ class SandboxEnvironment(BaseEnvironment):
     async def start(self, force_build: bool = False) -> None:
         """Make the folders that agents take for given. Raises WorkFailed."""
         paths = EnvironmentPaths()
-        made = await self.ensure_dirs([paths.agent_dir, paths.verifier_dir, paths.artifacts_dir])
-        if made is not None and made.return_code != 0:
+        ran = await self.ensure_dirs([paths.agent_dir, paths.verifier_dir, paths.artifacts_dir])
+        if ran is not None and ran.return_code != 0:
             raise WorkFailed(
-                f"{paths.logs_dir} of the sandbox cannot be written: {(made.stdout or '').strip()}",
+                f"{paths.logs_dir} of the sandbox cannot be written: {(ran.stdout or '').strip()}",
                 remedy="let the sandbox backend make the spec's `writable_dirs`",
             )
 

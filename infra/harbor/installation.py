@@ -28,9 +28,9 @@ def require() -> None:
             f"the package harbor, which has Harbor's agents, is not installed ({sys.executable})",
             remedy=_EXTRA,
         )
-    found = importlib.metadata.version(HARBOR)
-    if found != VERSION:
+    version = importlib.metadata.version(HARBOR)
+    if version != VERSION:
         raise ConfigError(
-            f"the package harbor is installed at {found}, expected {VERSION} ({sys.executable})",
+            f"the package harbor is installed at {version}, expected {VERSION} ({sys.executable})",
             remedy=_EXTRA,
         )

@@ -33,20 +33,24 @@ def class_of(agent: str) -> type[BaseAgent]:
     """Raises ConfigError."""
     if not is_path(agent):
         return AgentFactory.get_agent_class(AgentName(agent))
-    found = HARBOR_AGENTS.find(agent)
-    if not inspect.isclass(found) or not issubclass(found, BaseAgent):
-        what = f"the class {found.__name__}" if inspect.isclass(found) else type(found).__name__
+    agent_class = HARBOR_AGENTS.find(agent)
+    if not inspect.isclass(agent_class) or not issubclass(agent_class, BaseAgent):
+        kind = (
+            f"the class {agent_class.__name__}"
+            if inspect.isclass(agent_class)
+            else type(agent_class).__name__
+        )
         raise ConfigError(
-            f"Harbor agent {agent!r} is {what}, expected a class that extends Harbor's BaseAgent",
+            f"Harbor agent {agent!r} is {kind}, expected a class that extends Harbor's BaseAgent",
             remedy="write it as `class Name(harbor.agents.base.BaseAgent)`",
         )
-    missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
+    missing = ", ".join(sorted(getattr(agent_class, "__abstractmethods__", ())))
     if missing:
         raise ConfigError(
             f"Harbor agent {agent!r} lacks {missing}",
             remedy="write the methods that Harbor's BaseAgent leaves open",
         )
-    return found
+    return agent_class
 
 
 def make(start: HarborStart, folder: Path, model_url: str) -> BaseAgent:
@@ -100,18 +104,20 @@ def _arguments(start: HarborStart, made_of: type[BaseAgent], model_url: str) -> 
         extends = inside.extends and class_of(inside.extends)
         return inside.arguments if extends and issubclass(made_of, extends) else {}
     info = {"max_input_tokens": start.max_context, "max_output_tokens": start.max_new_tokens}
-    told = {_API_BASE: model_url, _MODEL_INFO: info}
-    return {name: value for name, value in told.items() if name in _known(made_of)}
+    arguments = {_API_BASE: model_url, _MODEL_INFO: info}
+    return {name: value for name, value in arguments.items() if name in _known(made_of)}
 
 
-def _check_options(agent: str, made_of: type[BaseAgent], given: Iterable[str]) -> None:
+def _check_options(agent: str, made_of: type[BaseAgent], options: Iterable[str]) -> None:
     """Check options of a class that declares none: Harbor would ignore what it does not know.
     Raises ConfigError."""
-    known = _known(made_of)
-    if unknown := sorted(set(given) - known):
+    known_options = _known(made_of)
+    if unknown := sorted(set(options) - known_options):
         raise ConfigError(
             f"agent.options of {agent!r} has no {', '.join(unknown)}",
-            remedy=f"its options are {', '.join(sorted(known))}" if known else "it takes none",
+            remedy=f"its options are {', '.join(sorted(known_options))}"
+            if known_options
+            else "it takes none",
         )
 
 
@@ -120,20 +126,20 @@ def _known(made_of: type[BaseAgent]) -> set[str]:
     if made_of.options_model is not None:
         return set(made_of.options_model.model_fields)
     flags = [*getattr(made_of, "CLI_FLAGS", ()), *getattr(made_of, "ENV_VARS", ())]
-    found = {each.kwarg for each in flags}
+    names = {flag.kwarg for flag in flags}
     framework = set(inspect.signature(BaseAgent.__init__).parameters)
-    for each in made_of.__mro__[: made_of.__mro__.index(BaseAgent)]:
-        if "__init__" in vars(each):
-            found |= set(inspect.signature(each.__init__).parameters)
-    return found - framework - set(_BY_HARBOR) - {"version", "extra_env"}
+    for base in made_of.__mro__[: made_of.__mro__.index(BaseAgent)]:
+        if "__init__" in vars(base):
+            names |= set(inspect.signature(base.__init__).parameters)
+    return names - framework - set(_BY_HARBOR) - {"version", "extra_env"}
 
 
 def _take_from_bundle(agent: BaseAgent, programs: Iterable[str]) -> None:
     async def look(environment: BaseEnvironment) -> None:
         """In the place of `install`."""
         for program in programs:
-            found = await environment.exec(f"command -v {shlex.quote(program)}")
-            if found.return_code != 0:
+            ran = await environment.exec(f"command -v {shlex.quote(program)}")
+            if ran.return_code != 0:
                 raise RuntimeError(f"the bundle's program {program} is not in the sandbox")
 
     # On the object: the class keeps its name and its module, which Harbor tells others.

@@ -46,8 +46,8 @@ class SandboxFiles:
 
     async def get(self, source: str) -> bytes:
         path = shlex.quote(source)
-        told = await self._do(f"[ -f {path} ] && wc -c < {path}", source)
-        size, content = int(told.output), bytearray()
+        counted = await self._do(f"[ -f {path} ] && wc -c < {path}", source)
+        size, content = int(counted.output), bytearray()
         while len(content) < size:
             piece_bytes = min(self._out_bytes, size - len(content))
             ran = await self._do(
@@ -85,9 +85,9 @@ class SandboxFiles:
         """Raises FileNotMoved."""
         ran = await self._sandbox.run(command)
         if ran.returncode != 0:
-            said = " ".join(ran.output.split())[-300:] or "nothing"
+            output = " ".join(ran.output.split())[-300:] or "nothing"
             raise FileNotMoved(
-                f"{path} of the sandbox cannot be copied (exit code {ran.returncode}): {said}",
+                f"{path} of the sandbox cannot be copied (exit code {ran.returncode}): {output}",
                 remedy="look whether it is there, and whether the sandbox has room",
             )
         return ran

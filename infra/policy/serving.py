@@ -197,8 +197,8 @@ async def _weights(
     db: Database, campaign: CampaignId, version: int | None
 ) -> tuple[Path, WeightLabel]:
     if version is None:
-        found = await policies.latest_policy(db, campaign)
-        assert found is not None, "rollouts start after version 0 is stored"
+        policy = await policies.latest_policy(db, campaign)
+        assert policy is not None, "rollouts start after version 0 is stored"
     else:
-        found = await policies.get_policy(db, campaign, version)
-    return Path(found.path), label_of(found)
+        policy = await policies.get_policy(db, campaign, version)
+    return Path(policy.path), label_of(policy)

@@ -23,12 +23,12 @@ class WeightLabel:
     @classmethod
     def parse(cls, text: str) -> Self | None:
         """None for weights that no campaign named."""
-        found = _LABEL.fullmatch(text)
-        return cls(int(found[1]), found[2] or "") if found else None
+        match = _LABEL.fullmatch(text)
+        return cls(int(match[1]), match[2] or "") if match else None
 
     def __str__(self) -> str:
         return f"{self.version}-{self.uid}" if self.uid else str(self.version)
 
-    def can_be(self, wanted: "WeightLabel") -> bool:
+    def can_be(self, other: "WeightLabel") -> bool:
         """Version 0 is never discarded, and engines are started with it: its number is enough."""
-        return self == wanted or (self == WeightLabel(0) and wanted.version == 0)
+        return self == other or (self == WeightLabel(0) and other.version == 0)

@@ -47,63 +47,63 @@ class Backends(Mapping[str, Found]):
 
     def __init__(
         self,
-        found: Mapping[str, Found],
+        backends: Mapping[str, Found],
         state_dir: Path | None = None,
         mirrors: Sequence[str] = (),
     ) -> None:
         """Without `state_dir`, where a backend keeps its sandboxes, no other one can be had."""
-        self._found = dict(found)
+        self._backends = dict(backends)
         self._state_dir = state_dir
         self._mirrors = mirrors
         self._one_asks = asyncio.Lock()
 
     def __getitem__(self, name: str) -> Found:
-        return self._found[name]
+        return self._backends[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(tuple(self._found))
+        return iter(tuple(self._backends))
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._backends)
 
     def with_backends(self, others: Mapping[str, Found]) -> Self:
         """The same with some in the place of others."""
-        return type(self)({**self._found, **others}, self._state_dir, self._mirrors)
+        return type(self)({**self._backends, **others}, self._state_dir, self._mirrors)
 
     def working(self) -> dict[str, SandboxBackend]:
         return {
-            name: each
-            for name, each in self._found.items()
-            if not isinstance(each, BackendUnavailable)
+            name: backend
+            for name, backend in self._backends.items()
+            if not isinstance(backend, BackendUnavailable)
         }
 
     async def find(self, name: str) -> Found:
         """The backend of this name; one that is not known yet is imported and probed."""
-        if name in self._found:
-            return self._found[name]
+        if name in self._backends:
+            return self._backends[name]
         async with self._one_asks:
-            if name not in self._found:
+            if name not in self._backends:
                 if self._state_dir is None:
                     return BackendUnavailable(f"this node has no sandbox backend {name!r}")
                 place = BackendPlace(name, _state_dir_of(name, self._state_dir), self._mirrors)
-                self._found[name] = await _probe(place)
-            return self._found[name]
+                self._backends[name] = await _probe(place)
+            return self._backends[name]
 
     async def choose(self, configured: str | None, image: str | None) -> SandboxBackend:
         """The backend for a task with this image in a campaign with this `sandbox.backend`.
 
         Raises BackendUnavailable."""
         name = backend_name(configured, image)
-        found = await self.find(name)
-        if not isinstance(found, BackendUnavailable):
-            return found
+        backend = await self.find(name)
+        if not isinstance(backend, BackendUnavailable):
+            return backend
         if configured is not None:
             asker = f"sandbox.backend {configured!r} cannot run here"
         elif image is not None:
             asker = f"image {image} needs Docker"
         else:
             asker = "a task without an image needs bubblewrap"
-        raise BackendUnavailable(f"{asker}: {found.message}", remedy=found.remedy)
+        raise BackendUnavailable(f"{asker}: {backend.message}", remedy=backend.remedy)
 
 
 async def available_backends(
@@ -113,8 +113,8 @@ async def available_backends(
     `mirrors` first."""
     backends = Backends({}, state_dir, mirrors)
     places = [BackendPlace(name, _state_dir_of(name, state_dir), mirrors) for name in names]
-    found = await asyncio.gather(*map(_probe, places))
-    return backends.with_backends(dict(zip((place.name for place in places), found, strict=True)))
+    probed = await asyncio.gather(*map(_probe, places))
+    return backends.with_backends(dict(zip((place.name for place in places), probed, strict=True)))
 
 
 def _state_dir_of(name: str, state_dir: Path) -> Path:

@@ -35,17 +35,17 @@ def variables(clock: datetime, now: datetime) -> Mapping[str, str]:
 @functools.cache
 def library() -> Path:
     """Path of this node's libfaketime. Raises BackendUnavailable."""
-    found = sorted(Path("/").glob(_INSTALLED))[:1]
+    paths = sorted(Path("/").glob(_INSTALLED))[:1]
     package = importlib.util.find_spec("libfaketime")
     if package is not None and package.origin is not None:
-        found += sorted(Path(package.origin).parent.rglob("libfaketime.so.1"))[:1]
-    for each in found:
-        if _lets_sleep(each):
-            return each
-    if found:
+        paths += sorted(Path(package.origin).parent.rglob("libfaketime.so.1"))[:1]
+    for path in paths:
+        if _lets_sleep(path):
+            return path
+    if paths:
         raise BackendUnavailable(
             "a task wants a clock of its own, and under this node's libfaketime "
-            f"({found[0]}) programs cannot sleep",
+            f"({paths[0]}) programs cannot sleep",
             remedy="`pip install libfaketime` on every sandbox node: 0.9.10, which Debian has, "
             "fails Python's `time.sleep`",
         )
@@ -61,11 +61,11 @@ def _lets_sleep(library: Path) -> bool:
     3.11, and libfaketime 0.9.10 refuses it."""
     program = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(0.001)"]
     shifted = variables(datetime(2024, 5, 1), datetime(2024, 5, 2))
-    tried = subprocess.run(
+    ran = subprocess.run(
         program,
         env={**shifted, "LD_PRELOAD": str(library)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=False,
     )
-    return tried.returncode == 0
+    return ran.returncode == 0

@@ -127,8 +127,10 @@ class Egress:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                found = await loop.getaddrinfo(request.host, request.port, type=socket.SOCK_STREAM)
-                addresses = [str(entry[4][0]) for entry in found]
+                entries = await loop.getaddrinfo(
+                    request.host, request.port, type=socket.SOCK_STREAM
+                )
+                addresses = [str(entry[4][0]) for entry in entries]
                 usable = [a for a in addresses if self._allowed.allows_address(request.host, a)]
                 if not usable:
                     raise _Refused(

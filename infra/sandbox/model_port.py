@@ -61,9 +61,9 @@ class Route:
 
     def in_order(self) -> list[str]:
         """The first one to ask first."""
-        found = list(self.gateways())
-        first = zlib.crc32(self.key.encode()) % max(1, len(found))
-        return found[first:] + found[:first]
+        gateways = list(self.gateways())
+        first = zlib.crc32(self.key.encode()) % max(1, len(gateways))
+        return gateways[first:] + gateways[:first]
 
 
 class ModelPort:

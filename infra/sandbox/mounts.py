@@ -18,8 +18,10 @@ def checked_mounts(spec: SandboxSpec) -> list[tuple[str, Path]]:
     a folder."""
     for inside, folder in spec.mounts.items():
         path = PurePosixPath(inside)
-        own = [PurePosixPath(each) for each in (*TAKEN, spec.workdir, *spec.writable_dirs)]
-        is_taken = any(path.is_relative_to(each) or each.is_relative_to(path) for each in own)
+        own = [PurePosixPath(own_path) for own_path in (*TAKEN, spec.workdir, *spec.writable_dirs)]
+        is_taken = any(
+            path.is_relative_to(own_path) or own_path.is_relative_to(path) for own_path in own
+        )
         if not path.is_absolute() or ".." in path.parts or str(path) != inside or is_taken:
             raise SandboxRefused(
                 f"sandbox {spec.id}: nothing can be mounted at {inside!r}",

@@ -43,13 +43,13 @@ async def listen_inside(pid: int, port: int) -> socket.socket:
         )
         try:
             async with asyncio.timeout(ENTER_TIMEOUT_S):
-                _, said = await child.communicate()
+                _, output = await child.communicate()
         except BaseException:
             child.kill()
             await child.wait()
             raise
         if child.returncode != 0:
-            reason = said.decode(errors="replace").strip().rpartition("\n")[2]
+            reason = output.decode(errors="replace").strip().rpartition("\n")[2]
             is_taken = os.strerror(errno.EADDRINUSE) in reason
             raise NoEntry(
                 f"cannot listen in the network of process {pid}: {reason}",

@@ -26,9 +26,9 @@ _SAID = re.compile(
 REMEDY = "look at this node's free disk, memory and processes; it will be tried again"
 
 
-def blamed(message: str, said: str, *, remedy: str = "") -> SandboxError:
-    """The error for what a program `said` while it made a sandbox."""
-    if _SAID.search(said):
+def blamed(message: str, output: str, *, remedy: str = "") -> SandboxError:
+    """The error for what a program wrote to `output` while it made a sandbox."""
+    if _SAID.search(output):
         return SandboxError(message, remedy=REMEDY)
     return SandboxRefused(message, remedy=remedy)
 

@@ -56,11 +56,11 @@ class WarmPool:
                 self._moving.discard(idle)
         return await self._backend.open(spec)
 
-    async def prepare(self, wanted: Iterable[SandboxSpec]) -> None:
-        """Keep one sandbox ready for each of `wanted`, the most urgent first, up to the pool's
+    async def prepare(self, upcoming: Iterable[SandboxSpec]) -> None:
+        """Keep one sandbox ready for each of `upcoming`, the most urgent first, up to the pool's
         size; their ids do not matter. What is ready and not wanted any more is removed."""
         async with self._one_prepares:
-            specs = list(wanted)[: self.size]
+            specs = list(upcoming)[: self.size]
             missing = Counter(map(_kind, specs))
             for idle, (kind, _) in list(self._ready.items()):
                 missing[kind] -= 1
@@ -92,9 +92,11 @@ class WarmPool:
 
     async def list_open(self) -> list[SandboxId]:
         # Before and after the listing: what moves meanwhile must not look like a leftover.
-        ours = {*self._ready, *self._moving}
-        found = await self._backend.list_open()
-        return [it for it in found if it not in ours | self._ready.keys() | self._moving]
+        own = {*self._ready, *self._moving}
+        ids = await self._backend.list_open()
+        return [
+            sandbox for sandbox in ids if sandbox not in own | self._ready.keys() | self._moving
+        ]
 
     async def remove(self, sandbox: SandboxId) -> None:
         await self._backend.remove(sandbox)

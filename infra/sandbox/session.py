@@ -182,10 +182,10 @@ class LiveSandbox:
                     "take", str(len(payload)), *untar, payload=payload, timeout_s=FILES_TIMEOUT_S
                 )
                 if took.status != 0:
-                    said = _tell(took.output)
+                    reason = _tell(took.output)
                     raise blamed(
-                        f"sandbox {self.id}: cannot write {len(files)} files: {said}",
-                        said,
+                        f"sandbox {self.id}: cannot write {len(files)} files: {reason}",
+                        reason,
                         remedy="give the sandbox more disk_mb, or the node more space",
                     )
 
@@ -209,8 +209,8 @@ class LiveSandbox:
 
     async def left_out(self) -> str:
         async with self._one_command:
-            said = await self._call("left_out", str(NOTE_BYTES), timeout_s=ANSWER_GRACE_S)
-        return said.output.decode(errors="replace").strip()
+            ran = await self._call("left_out", str(NOTE_BYTES), timeout_s=ANSWER_GRACE_S)
+        return ran.output.decode(errors="replace").strip()
 
     async def snapshot(self, after: str, max_bytes: int) -> bytes | None:
         async with self._one_command:
@@ -255,8 +255,8 @@ class LiveSandbox:
                 "does the node lack memory?",
             ) from None
         if booted.status != 0:
-            said = _tell(booted.output)
-            raise blamed(f"sandbox {self.id}: {said}", said)
+            output = _tell(booted.output)
+            raise blamed(f"sandbox {self.id}: {output}", output)
 
     async def let_out(self) -> None:
         """Open a way to what its task may reach, if anything. Raises NoEntry."""
@@ -393,5 +393,5 @@ def check_path(path: str) -> str:
     return path
 
 
-def _tell(said: bytes) -> str:
-    return said.decode(errors="replace").strip()[-500:]
+def _tell(output: bytes) -> str:
+    return output.decode(errors="replace").strip()[-500:]

@@ -58,12 +58,12 @@ def patch(row: Row, field: str) -> tuple[str, PatchFiles]:
 def names(row: Row, field: str) -> tuple[str, ...]:
     """A list of texts, or the same as text of JSON or Python. Raises RowError when it is missing or
     none of these."""
-    given = row.get(field)
-    if given is None or given == "":
+    raw = row.get(field)
+    if raw is None or raw == "":
         raise RowError(RowProblem.MISSING_FIELD, f"{field} is missing or empty")
-    value = from_json(given)
-    if value is None and isinstance(given, str):
-        value = _python_list(given)
+    value = from_json(raw)
+    if value is None and isinstance(raw, str):
+        value = _python_list(raw)
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
         raise RowError(
             RowProblem.WRONG_TYPE,
@@ -72,12 +72,12 @@ def names(row: Row, field: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _python_list(given: str) -> list[str] | None:
+def _python_list(source: str) -> list[str] | None:
     """List of texts from what `str` makes of one, as tables of comma-separated values have it; None
     for all else: also for `['a' 'b']`, which is numpy's and which Python reads as one text."""
     try:
-        tree = ast.parse(given.strip(), mode="eval").body
-        tokens = list(tokenize.generate_tokens(io.StringIO(given.strip()).readline))
+        tree = ast.parse(source.strip(), mode="eval").body
+        tokens = list(tokenize.generate_tokens(io.StringIO(source.strip()).readline))
         value = ast.literal_eval(tree)
     except (ValueError, SyntaxError, RecursionError, MemoryError, tokenize.TokenError):
         return None
@@ -118,14 +118,14 @@ def build_task(fields: Row, options: ImportOptions) -> AnyTask:
         task = read_task(fields)
     except ValidationError as error:
         first, *more = error.errors(include_url=False)
-        place = [str(each)[:80] for each in first["loc"]]
+        place = [str(part)[:80] for part in first["loc"]]
         place = [*place[:4], "..."] if len(place) > 6 else place
-        said = [".".join(place), first["msg"].removeprefix("Value error, ")]
+        parts = [".".join(place), first["msg"].removeprefix("Value error, ")]
         also = f" (and {len(more)} more)" if more else ""
         missing = first["type"] == "missing"
         raise RowError(
             RowProblem.MISSING_FIELD if missing else RowProblem.WRONG_TYPE,
-            ": ".join(filter(None, said)) + also,
+            ": ".join(filter(None, parts)) + also,
         ) from None
     if isinstance(task, SweTask):
         check_sound(task)

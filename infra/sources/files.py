@@ -59,20 +59,20 @@ class FileSource:
 
     def _list(self) -> list[object]:
         try:
-            found = json.loads(self._path.read_bytes().removeprefix(_BOM))
+            parsed = json.loads(self._path.read_bytes().removeprefix(_BOM))
         except (ValueError, RecursionError) as error:
             raise UsageError(
                 f"{self._path} is not JSON: {error}",
                 remedy="if the file was cut short, copy it again",
             ) from None
-        if isinstance(found, dict) and all(isinstance(row, dict) for row in found.values()):
-            return [{"instance_id": key, **row} for key, row in found.items()]
-        if not isinstance(found, list):
+        if isinstance(parsed, dict) and all(isinstance(row, dict) for row in parsed.values()):
+            return [{"instance_id": key, **row} for key, row in parsed.items()]
+        if not isinstance(parsed, list):
             raise UsageError(
                 f"{self._path} holds neither a list of rows nor rows by their id",
                 remedy="files with one row a line end in .jsonl",
             )
-        return found
+        return parsed
 
     def _parquet(self) -> Iterator[dict[str, Any]]:
         try:

@@ -67,44 +67,44 @@ class NewRow:
     """Files that the row does without, and why each; those that the person named come last."""
 
 
-def make_row(repository: Path, wanted: RepositoryTask) -> NewRow:
+def make_row(repository: Path, request: RepositoryTask) -> NewRow:
     """Raises UsageError."""
     top = Path(_git(repository, "rev-parse", "--show-toplevel").decode().rstrip("\n"))
-    if bool(wanted.gold) == bool(wanted.fix):
+    if bool(request.gold) == bool(request.fix):
         raise UsageError(
             "a task needs its fix", remedy="give either --gold FIX.patch or --fix REF (and --base)"
         )
-    if wanted.fix:
-        _commit(top, wanted.fix)
-    base = _commit(top, wanted.base or (f"{wanted.fix}^" if wanted.fix else "HEAD"))
-    if wanted.fix:
-        fix = _commit(top, wanted.fix)
-        tests, gold = _of_fix(top, base, fix, wanted.tests)
+    if request.fix:
+        _commit(top, request.fix)
+    base = _commit(top, request.base or (f"{request.fix}^" if request.fix else "HEAD"))
+    if request.fix:
+        fix = _commit(top, request.fix)
+        tests, gold = _of_fix(top, base, fix, request.tests)
         executables = _executables(top, fix) & tests.keys()
         hidden: tuple[str, ...] = ()
-        issue = wanted.issue or _git(top, "log", "-1", "--format=%B", fix).decode(errors="replace")
+        issue = request.issue or _git(top, "log", "-1", "--format=%B", fix).decode(errors="replace")
     else:
         fix = base
-        tests, gold = _of_working_tree(top, wanted.tests), wanted.gold or ""
+        tests, gold = _of_working_tree(top, request.tests), request.gold or ""
         executables = {path for path in tests if os.access(top / path, os.X_OK)}
-        hidden, issue = wanted.tests, wanted.issue
+        hidden, issue = request.tests, request.issue
     row: dict[str, object] = {
-        "id": wanted.id or f"{top.name}-{fix[:10]}",
-        "split": wanted.split,
+        "id": request.id or f"{top.name}-{fix[:10]}",
+        "split": request.split,
         "issue": issue.strip(),
-        "workdir": wanted.workdir,
+        "workdir": request.workdir,
         "tests": tests,
-        "test_command": wanted.test_command,
-        "test_timeout_s": wanted.test_timeout_s,
+        "test_command": request.test_command,
+        "test_timeout_s": request.test_timeout_s,
         "gold_patch": gold,
         "metadata": {"base_commit": base, "repo": top.name},
     }
     left_out: tuple[str, ...] = ()
-    if wanted.image:
-        row["image"] = wanted.image
+    if request.image:
+        row["image"] = request.image
     else:
-        kept = _touched(gold) | set(tests)
-        files, left_out = _files(top, base, hidden, kept, wanted.leave_out)
+        needed = _touched(gold) | set(tests)
+        files, left_out = _files(top, base, hidden, needed, request.leave_out)
         row["files"] = files
         executables |= _executables(top, base) & files.keys()
     if executables:
@@ -121,25 +121,29 @@ def _checked(row: dict[str, object]) -> dict[str, object]:
     """As an import reads it."""
     if not row["issue"]:
         raise UsageError("the task has no issue", remedy="give a file with its text: --issue FILE")
-    read = read_row(row, Place("the new row"), ImportOptions(), source="new")
-    if read is not None and isinstance(read.result, RowError):
-        raise UsageError(f"these make no task: {read.result.message}", remedy=read.result.remedy)
+    new_row = read_row(row, Place("the new row"), ImportOptions(), source="new")
+    if new_row is not None and isinstance(new_row.result, RowError):
+        raise UsageError(
+            f"these make no task: {new_row.result.message}", remedy=new_row.result.remedy
+        )
     return row
 
 
 def _of_fix(top: Path, base: str, fix: str, tests: Sequence[str]) -> tuple[dict[str, str], str]:
     """The tests as the fix leaves them, and the rest of the fix."""
     _, changes = split(_git(top, "diff", *_PLAIN_DIFF, base, fix))
-    for given in tests:
-        if not any(_is_below(each.path, [given]) for each in changes):
-            changed = [_shown(each.path) for each in changes if is_test(each.path)]
+    for test in tests:
+        if not any(_is_below(change.path, [test]) for change in changes):
+            changed = [_shown(change.path) for change in changes if is_test(change.path)]
             raise UsageError(
-                f"{fix[:10]} changes nothing at {given}",
+                f"{fix[:10]} changes nothing at {test}",
                 remedy=f"of tests it changes {', '.join(changed[:MAX_SHOWN]) or 'none'}: give "
                 "--tests relative to the repository, or the fix with --gold",
             )
-    brought = [each for each in changes if _is_below(each.path, tests) or is_test(each.path)]
-    gold = [each for each in changes if each not in brought]
+    brought = [
+        change for change in changes if _is_below(change.path, tests) or is_test(change.path)
+    ]
+    gold = [change for change in changes if change not in brought]
     if not brought:
         raise UsageError(
             f"{fix[:10]} changes no tests below {', '.join(tests)}",
@@ -150,21 +154,21 @@ def _of_fix(top: Path, base: str, fix: str, tests: Sequence[str]) -> tuple[dict[
             f"{fix[:10]} changes nothing but tests", remedy="name the commit that has the fix"
         )
     files = {
-        each.path: _text(each.path, _git(top, "cat-file", "blob", f"{fix}:{each.path}"))
-        for each in brought
-        if not _is_deleted(each)
+        change.path: _text(change.path, _git(top, "cat-file", "blob", f"{fix}:{change.path}"))
+        for change in brought
+        if not _is_deleted(change)
     }
-    return files, _text("the fix", b"".join(each.raw for each in gold))
+    return files, _text("the fix", b"".join(change.raw for change in gold))
 
 
 def _of_working_tree(top: Path, tests: Sequence[str]) -> dict[str, str]:
     files: dict[str, str] = {}
-    for given in tests:
-        path = top / given
-        found = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
-        for each in found:
-            if "__pycache__" not in each.parts:
-                files[each.relative_to(top).as_posix()] = _text(str(each), each.read_bytes())
+    for test in tests:
+        path = top / test
+        test_files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+        for file in test_files:
+            if "__pycache__" not in file.parts:
+                files[file.relative_to(top).as_posix()] = _text(str(file), file.read_bytes())
     if not files:
         raise UsageError(
             f"there are no files at {', '.join(tests)} in {top}",
@@ -174,10 +178,10 @@ def _of_working_tree(top: Path, tests: Sequence[str]) -> dict[str, str]:
 
 
 def _files(
-    top: Path, base: str, hidden: Sequence[str], kept: set[str], leave_out: Sequence[str]
+    top: Path, base: str, hidden: Sequence[str], needed: set[str], leave_out: Sequence[str]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Text by path, and what is left out: what no text holds, unless the fix or the tests need it
-    (`kept`), and what the person names."""
+    (`needed`), and what the person names."""
     files: dict[str, str] = {}
     left_out: list[str] = []
     named_out: list[str] = []
@@ -191,18 +195,18 @@ def _files(
         path = raw_path.decode(errors="surrogateescape")
         if _is_below(path, hidden):
             continue
-        if named := {pattern for pattern in leave_out if fnmatchcase(path, pattern)}:
-            unused -= named
+        if patterns := {pattern for pattern in leave_out if fnmatchcase(path, pattern)}:
+            unused -= patterns
             why, content = "named by --leave-out", b""
         else:
             content = _git(top, "cat-file", "blob", blob) if mode in _FILE_MODES else b""
             why = _no_text(path, mode, content)
-        if why and path in kept:
+        if why and path in needed:
             raise UsageError(
                 f"{_shown(path)} is {why}, and the fix or the tests need it", remedy=_NEEDS_IMAGE
             )
         if why:
-            (named_out if named else left_out).append(f"{_shown(path)} ({why})")
+            (named_out if patterns else left_out).append(f"{_shown(path)} ({why})")
             continue
         num_bytes += len(content)
         if num_bytes > MAX_FILES_BYTES:
@@ -245,13 +249,13 @@ def _executables(top: Path, commit: str) -> set[str]:
     return {path.decode(errors="surrogateescape") for path in marked}
 
 
-def _text(what: str, raw: bytes) -> str:
+def _text(name: str, raw: bytes) -> str:
     try:
         text = raw.decode()
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise UsageError(f"{what} is not UTF-8 text", remedy=_NEEDS_IMAGE)
+        raise UsageError(f"{name} is not UTF-8 text", remedy=_NEEDS_IMAGE)
     return text
 
 
@@ -264,14 +268,14 @@ def _is_deleted(change: FileChange) -> bool:
 
 
 def _commit(top: Path, ref: str) -> str:
-    named = f"{ref}^{{commit}}"
+    commit = f"{ref}^{{commit}}"
     try:
-        return _git(top, "rev-parse", "--verify", "--end-of-options", named).decode().strip()
+        return _git(top, "rev-parse", "--verify", "--end-of-options", commit).decode().strip()
     except UsageError as error:
         of = ref.removesuffix("^")
-        what = f"{of} has no commit before it" if of != ref else f"there is no commit {ref}"
+        problem = f"{of} has no commit before it" if of != ref else f"there is no commit {ref}"
         raise UsageError(
-            f"{what} in {top} ({error.message.partition('fatal: ')[2] or error.message})",
+            f"{problem} in {top} ({error.message.partition('fatal: ')[2] or error.message})",
             remedy="see `git log`; the first commit has no parent: give --base, or the fix with "
             "--gold",
         ) from None

@@ -19,20 +19,20 @@ _NOT_A_CHANGE = ("-- ", "--- ")
 
 
 @lru_cache(maxsize=64)
-def whole_patch(given: str) -> tuple[str, PatchFiles]:
+def whole_patch(text: str) -> tuple[str, PatchFiles]:
     """The patch with its last newline, and its files. Raises ValueError, which tells how `git diff`
     would have written it."""
-    patch = given if given.endswith("\n") else f"{given}\n"
+    patch = text if text.endswith("\n") else f"{text}\n"
     try:
         files = read_patch(patch)
     except UnicodeEncodeError:
         raise ValueError("it has half a surrogate pair, which is no text") from None
     _check_lines(patch.split("\n"))
-    if (found := _read_by_git(patch)) is not None:
+    if (paths := _read_by_git(patch)) is not None:
         renamed = set(files.before) - set(files.after)
-        named = {*files.after, *files.before}
-        if not found <= named or not (named - renamed) <= found:
-            odd = sorted(found ^ (named - renamed))
+        named_paths = {*files.after, *files.before}
+        if not paths <= named_paths or not (named_paths - renamed) <= paths:
+            odd = sorted(paths ^ (named_paths - renamed))
             raise ValueError(f"git finds other files in it than its headers name: {odd[0][:80]!r}")
     return patch, files
 
@@ -75,7 +75,11 @@ def _read_by_git(patch: str) -> set[str] | None:
         return None
     if done.returncode != 0:
         lines = done.stderr.decode(errors="replace").splitlines()
-        said = [line for line in takewhile(lambda line: line, lines) if "warning:" not in line]
-        raise ValueError(f"git apply: {(said or ['failed'])[0].removeprefix('error: ')[:160]}")
+        complaints = [
+            line for line in takewhile(lambda line: line, lines) if "warning:" not in line
+        ]
+        raise ValueError(
+            f"git apply: {(complaints or ['failed'])[0].removeprefix('error: ')[:160]}"
+        )
     entries = filter(None, done.stdout.split(b"\0"))
     return {entry.split(b"\t", 2)[2].decode(errors="surrogateescape") for entry in entries}

@@ -45,7 +45,7 @@ class HarborSource:
     def rows(self) -> Iterator[SourceRow]:
         path = self._path.resolve()
         alone = (path / TASK_FILE).is_file()
-        folders = [path] if alone else sorted(each.parent for each in path.glob(f"*/{TASK_FILE}"))
+        folders = [path] if alone else sorted(file.parent for file in path.glob(f"*/{TASK_FILE}"))
         source = self._options.name or (path.parent if alone else path).name
         for folder in folders:
             try:
@@ -105,11 +105,11 @@ def _where(folder: Path, environment: dict[str, Any], options: ImportOptions) ->
     if not any(word == "WORKDIR" for word, _ in lines):
         workdir = PurePosixPath(DEFAULT_WORKDIR)
     if options.image_template is None and not text_or(environment, "docker_image", ""):
-        found = _copied(place, lines, workdir) if lines else list_tree(place / "files")
-        if found:
+        tree = _copied(place, lines, workdir) if lines else list_tree(place / "files")
+        if tree:
             return {
-                "files": {path: read_text(file) for path, file in found.items()},
-                "executables": [path for path, file in found.items() if is_executable(file)],
+                "files": {path: read_text(file) for path, file in tree.items()},
+                "executables": [path for path, file in tree.items() if is_executable(file)],
                 "workdir": str(workdir),
             }
         if not lines:
@@ -137,22 +137,24 @@ def _copied(
         if word != "COPY":
             continue
         words = shlex.split(rest)
-        if len(words) < 2 or any(each.startswith(("-", "[")) or "*" in each for each in words):
+        if len(words) < 2 or any(
+            argument.startswith(("-", "[")) or "*" in argument for argument in words
+        ):
             return None
-        *sources, given = words
-        target = workdir / given
+        *sources, destination = words
+        target = workdir / destination
         if not target.is_relative_to(workdir) or ".." in target.parts:
             return None
         below = target.relative_to(workdir)
         for source in sources:
             path = place / source.lstrip("/")
             if path.is_dir():
-                tree = {below / each: file for each, file in list_tree(path).items()}
-            elif given.endswith("/") or given in (".", "./") or target == workdir:
+                tree = {below / name: file for name, file in list_tree(path).items()}
+            elif destination.endswith("/") or destination in (".", "./") or target == workdir:
                 tree = {below / path.name: path}
             else:
                 tree = {below: path}
-            files |= {str(each): file for each, file in tree.items()}
+            files |= {str(target_path): file for target_path, file in tree.items()}
     return {path: file for path, file in files.items() if path != "Dockerfile"}
 
 

@@ -40,11 +40,11 @@ class HubSource:
                 f"reading the data set {self._name} needs the `datasets` package",
                 remedy="pip install 'mainspring[swe]'",
             ) from None
-        wanted = self._options.split
+        chosen = self._options.split
         self._check_that_the_hub_answers()
         try:
             with _without_retry_lines():
-                for split in [wanted] if wanted else datasets.get_dataset_split_names(self._name):
+                for split in [chosen] if chosen else datasets.get_dataset_split_names(self._name):
                     rows = datasets.load_dataset(self._name, split=split, streaming=True)
                     for i, row in enumerate(rows, start=1):
                         yield split, i, dict(row)

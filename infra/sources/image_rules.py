@@ -63,14 +63,14 @@ def image_for(
     if template is not None:
         return _filled(template, task_id)
     for field in IMAGE_FIELDS:
-        if named := row.get(field):
-            if family is ImageFamily.SWE_SMITH and str(named).startswith(_OLD_SWE_SMITH):
+        if name := row.get(field):
+            if family is ImageFamily.SWE_SMITH and str(name).startswith(_OLD_SWE_SMITH):
                 continue
-            if not isinstance(named, str):
+            if not isinstance(name, str):
                 raise RowError(
-                    RowProblem.WRONG_TYPE, f"{field} must be text, not {type(named).__name__}"
+                    RowProblem.WRONG_TYPE, f"{field} must be text, not {type(name).__name__}"
                 )
-            return _checked(named)
+            return _checked(name)
     if family is None:
         raise RowError(RowProblem.NO_IMAGE, "it names no image", remedy=_REMEDY)
     # SWE-smith has one for each repository, whatever the bug.

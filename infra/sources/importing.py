@@ -47,9 +47,9 @@ class FailedRow:
 
     def __str__(self) -> str:
         """On one line that every terminal can print: ids and field names are a file's words."""
-        said = f"{self.place} {self.id or '-'}: {self.error.message}"
-        said = f"{said} ({self.error.remedy})" if self.error.remedy else said
-        return re.sub(r"\s+", " ", said).encode(errors="backslashreplace").decode()
+        line = f"{self.place} {self.id or '-'}: {self.error.message}"
+        line = f"{line} ({self.error.remedy})" if self.error.remedy else line
+        return re.sub(r"\s+", " ", line).encode(errors="backslashreplace").decode()
 
 
 @dataclass(slots=True)
@@ -82,8 +82,8 @@ async def import_rows(
     pending = (_once(row, first) for row in rows)
     while batch := list(islice(pending, ROWS_AT_ONCE)):
         tasks = [row.result for row in batch if isinstance(row.result, AnyTask)]
-        found = await import_tasks(database, tasks)
-        fates = iter(await _replaced(database, tasks, found) if replace else found)
+        first_fates = await import_tasks(database, tasks)
+        fates = iter(await _replaced(database, tasks, first_fates) if replace else first_fates)
         for row in batch:
             if isinstance(row.result, RowError):
                 report.failed.append(FailedRow(row.place, row.id, row.result))
@@ -106,8 +106,8 @@ def _once(row: SourceRow, first: dict[str, tuple[Place, str]]) -> SourceRow:
     if not isinstance(row.result, AnyTask):
         return row
     content = row.result.content_hash
-    place, other = first.setdefault(row.result.id, (row.place, content))
-    if other == content:
+    place, first_content = first.setdefault(row.result.id, (row.place, content))
+    if first_content == content:
         return row
     error = RowError(
         RowProblem.OTHER_CONTENT,
@@ -124,14 +124,14 @@ async def _replaced(
     a row of another one does not replace it."""
     changed = [t for t, fate in zip(tasks, fates, strict=True) if fate is ImportFate.OTHER_CONTENT]
     replaced, used = await task_removal.replace(database, changed)
-    found: list[ImportFate] = []
+    new_fates: list[ImportFate] = []
     for task, fate in zip(tasks, fates, strict=True):
         if fate is ImportFate.OTHER_CONTENT and task.id in used:
             fate = ImportFate.IN_USE
         elif fate is ImportFate.OTHER_CONTENT and task.id in replaced:
             fate = ImportFate.REPLACED
-        found.append(fate)
-    return found
+        new_fates.append(fate)
+    return new_fates
 
 
 def selected(
@@ -139,5 +139,5 @@ def selected(
 ) -> Iterator[SourceRow]:
     """The first `limit` rows whose id `pattern` is found in. A row without an id is never filtered
     away: it would be missed."""
-    wanted = (row for row in rows if pattern is None or not row.id or pattern.search(row.id))
-    return islice(wanted, limit)
+    chosen = (row for row in rows if pattern is None or not row.id or pattern.search(row.id))
+    return islice(chosen, limit)

@@ -13,8 +13,8 @@ _NAME = re.compile(r"parse_log_\w+", re.ASCII)
 
 def check_parser(name: str) -> None:
     """Raises RowError. Without the library only the name's shape is looked at."""
-    known = _registered()
-    if name in known if known is not None else _NAME.fullmatch(name):
+    registered = _registered()
+    if name in registered if registered is not None else _NAME.fullmatch(name):
         return
     raise RowError(
         RowProblem.UNKNOWN_PARSER,

@@ -20,18 +20,18 @@ are."""
 class OwnSource:
     """Implements `protocol.TaskSource`."""
 
-    def __init__(self, named: str, options: ImportOptions) -> None:
+    def __init__(self, name: str, options: ImportOptions) -> None:
         """Raises ConfigError when no source can be imported and made of it."""
-        self._named = named
-        SOURCES.check(named)
-        self._source = SOURCES.make(named, options)
+        self._name = name
+        SOURCES.check(name)
+        self._source = SOURCES.make(name, options)
 
     def rows(self) -> Iterator[SourceRow]:
         try:
             for row in self._source.rows():
                 if not isinstance(row, SourceRow):
                     raise UsageError(
-                        f"task source {self._named} gave a {type(row).__name__}, expected a "
+                        f"task source {self._name} gave a {type(row).__name__}, expected a "
                         "SourceRow",
                         remedy="see infra/sources/protocol.py",
                     )
@@ -40,6 +40,6 @@ class OwnSource:
             raise
         except Exception as error:
             raise UsageError(
-                f"task source {self._named} failed: {type(error).__name__}: {error}",
+                f"task source {self._name} failed: {type(error).__name__}: {error}",
                 remedy="correct it and repeat the command; imported tasks are kept",
             ) from error

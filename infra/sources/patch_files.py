@@ -34,12 +34,12 @@ def read_patch(patch: str) -> PatchFiles:
         raise ValueError("no line begins with `diff --git`")
     before, created, after = [], [], []
     for change in changes:
-        head, *said = change.raw.decode().splitlines()
+        head, *lines = change.raw.decode().splitlines()
         if not head.startswith("diff --git "):
             raise ValueError(f"`diff --git` is missing before `{head}`")
-        if not any(line.startswith(_SAYS_SOMETHING) for line in said):
+        if not any(line.startswith(_SAYS_SOMETHING) for line in lines):
             raise ValueError(f"nothing follows `{head}`")
-        heading = list(takewhile(lambda line: not line.startswith("@@ "), said))
+        heading = list(takewhile(lambda line: not line.startswith("@@ "), lines))
         is_new = any(line.startswith(("new file mode", "--- /dev/null")) for line in heading)
         is_gone = any(line.startswith(("deleted file mode", "+++ /dev/null")) for line in heading)
         if not is_new:
@@ -81,14 +81,14 @@ def reversed_patch(patch: str) -> str:
 
 def outside_hunks(lines: list[str]) -> list[int]:
     """Where the lines are that are not a hunk's text, which may look like anything."""
-    found = []
+    indices = []
     old = new = 0
     for i, line in enumerate(lines):
         is_last = i == len(lines) - 1
         if old <= 0 and new <= 0:
             # A note on the hunk's last line belongs to it; nothing else begins so.
             if not line.startswith("\\"):
-                found.append(i)
+                indices.append(i)
             if hunk := HUNK.match(line):
                 old, new = (int(size or 1) for size in hunk.group(2, 4))
         elif line.startswith(("+", "-")):
@@ -101,4 +101,4 @@ def outside_hunks(lines: list[str]) -> list[int]:
             raise ValueError(f"invalid line in a hunk: `{line[:60]}`")
     if old > 0 or new > 0:
         raise ValueError("its last hunk is cut short")
-    return found
+    return indices

@@ -18,36 +18,36 @@ from mainspring.tasks.allow_list import AllowList
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
 
-def open_source(named: str, options: ImportOptions) -> TaskSource:
+def open_source(name: str, options: ImportOptions) -> TaskSource:
     """A file, a folder, a class of one's own, or a data set on the hub. Raises UsageError."""
     if options.image_template is not None:
         check_template(options.image_template)
     AllowList.parse(options.allow_hosts)
-    path = Path(named)
+    path = Path(name)
     if path.is_dir():
         if (path / swebench_repo.CONFIG).is_file():
             return SwebenchRepoSource(path, options)
         if (path / harbor.TASK_FILE).is_file() or any(path.glob(f"*/{harbor.TASK_FILE}")):
             return HarborSource(path, options)
         raise UsageError(
-            f"{named} is a folder without tasks",
+            f"{name} is a folder without tasks",
             remedy=f"expected {swebench_repo.CONFIG} (a SWE-bench task repository), or "
             f"{harbor.TASK_FILE} in it or in the folders below it (Harbor tasks)",
         )
     if path.suffix in files.SUFFIXES or path.exists():
         if not path.is_file():
-            raise UsageError(f"there is no file {named}", remedy="check the path")
+            raise UsageError(f"there is no file {name}", remedy="check the path")
         if path.suffix not in files.SUFFIXES:
             raise UsageError(
-                f"{named} is not a file of rows", remedy=f"expected {', '.join(files.SUFFIXES)}"
+                f"{name} is not a file of rows", remedy=f"expected {', '.join(files.SUFFIXES)}"
             )
         return FileSource(path, options)
-    if is_path(named):
-        return OwnSource(named, options)
-    if _HUB_NAME.fullmatch(named) and not named.startswith("."):
-        return HubSource(named, options)
+    if is_path(name):
+        return OwnSource(name, options)
+    if _HUB_NAME.fullmatch(name) and not name.startswith("."):
+        return HubSource(name, options)
     raise UsageError(
-        f"there is no file or folder {named}",
+        f"there is no file or folder {name}",
         remedy="a data set of the Hugging Face hub is named as in SWE-bench/SWE-bench_Verified, a "
         "source of your own as package.module:Class",
     )

@@ -81,9 +81,9 @@ def _check_workdir(task: SweTask) -> None:
     if not workdir.isprintable() or _too_long(workdir):
         raise _impossible(f"workdir {workdir[:80]!r} cannot be the path of a folder")
     place = posixpath.normpath(f"/{workdir.lstrip('/')}")
-    taken = [*_SYSTEM, *_grading_folders(task), *(_NODES_OWN if task.image is None else ())]
+    reserved = [*_SYSTEM, *_grading_folders(task), *(_NODES_OWN if task.image is None else ())]
     exactly = ["/", *(_MOUNTS if task.image is None else ())]
-    if place in exactly or any(f"{place}/".startswith(f"{top}/") for top in taken):
+    if place in exactly or any(f"{place}/".startswith(f"{top}/") for top in reserved):
         raise _impossible(
             f"workdir {workdir!r} is taken: a sandbox has it for other things",
             remedy="choose a folder of its own, as in /testbed",
@@ -116,10 +116,10 @@ def _check_tests(task: SweTask) -> None:
 
 def _check_judge(task: SweTask) -> None:
     match task.judge:
-        case TestLog(fail_to_pass=wanted, pass_to_pass=kept):
-            if not wanted:
+        case TestLog(fail_to_pass=fail_to_pass, pass_to_pass=pass_to_pass):
+            if not fail_to_pass:
                 raise _impossible("judge.fail_to_pass is empty: nothing to solve")
-            if not all(name.strip() for name in (*wanted, *kept)):
+            if not all(name.strip() for name in (*fail_to_pass, *pass_to_pass)):
                 raise _impossible("judge names a test by a blank name, which no log can have")
         case RewardFile(threshold=threshold) if not math.isfinite(threshold):
             raise _impossible("judge.threshold is not a finite number: no reward can reach it")
@@ -134,14 +134,16 @@ def _check_patches(task: SweTask) -> None:
         if not (patch := getattr(task, field)):
             continue
         try:
-            found = read_patch(patch)
+            patch_files = read_patch(patch)
         except ValueError as error:
             raise RowError(RowProblem.NOT_A_PATCH, f"{field} is not a git patch: {error}") from None
-        _check_paths(field, dict.fromkeys((*found.before, *found.after)), in_one_tree=False)
+        _check_paths(
+            field, dict.fromkeys((*patch_files.before, *patch_files.after)), in_one_tree=False
+        )
         if task.image is None:
-            _check_present(field, found.before, {*task.files, *found.created})
+            _check_present(field, patch_files.before, {*task.files, *patch_files.created})
             # The other patch may take the file away before.
-            _check_new(field, found.created, {*task.files} - _taken_away(task))
+            _check_new(field, patch_files.created, {*task.files} - _taken_away(task))
     if task.gold_patch and not without_tests(task.gold_patch.encode(), task)[0]:
         raise _impossible(
             "gold_patch changes nothing but hidden tests or commits of submodules, which do not "
@@ -151,22 +153,22 @@ def _check_patches(task: SweTask) -> None:
 
 
 def _check_present(field: str, before: Iterable[str], files: Collection[str]) -> None:
-    known = {posixpath.normpath(path) for path in files}
-    absent = next((path for path in before if path not in known), None)
+    paths = {posixpath.normpath(path) for path in files}
+    absent = next((path for path in before if path not in paths), None)
     if absent is not None:
         raise _impossible(f"{field} changes {absent[:80]!r}, which is not among the task's files")
 
 
 def _check_new(field: str, created: Iterable[str], files: Collection[str]) -> None:
-    known = {posixpath.normpath(path) for path in files}
-    if present := next((path for path in created if path in known), None):
+    paths = {posixpath.normpath(path) for path in files}
+    if present := next((path for path in created if path in paths), None):
         raise _impossible(f"{field} creates {present[:80]!r}, which is among the task's files")
 
 
 def _taken_away(task: SweTask) -> set[str]:
     """Files that a patch deletes or renames: another one may bring them anew."""
-    found = [read_patch(patch) for patch in (task.test_patch, task.gold_patch) if patch]
-    return {path for each in found for path in set(each.before) - set(each.after)}
+    patches = [read_patch(patch) for patch in (task.test_patch, task.gold_patch) if patch]
+    return {path for files in patches for path in set(files.before) - set(files.after)}
 
 
 def _check_paths(field: str, paths: Iterable[str], *, in_one_tree: bool = True) -> None:

@@ -60,8 +60,8 @@ def _image(raw: Row) -> dict[str, object]:
     return {"docker_image": image} if image else {}
 
 
-def _read(given: object, where: str) -> Row:
-    found = from_json(given)
-    if not isinstance(found, Mapping):
+def _read(raw: object, where: str) -> Row:
+    row = from_json(raw)
+    if not isinstance(row, Mapping):
         raise RowError(RowProblem.WRONG_TYPE, f"{where} must be an object, or one as JSON text")
-    return found
+    return row

@@ -43,14 +43,14 @@ def choose(service: str, forced: int | None, recorded: int | None, usual: int, o
     port = forced or recorded or usual
     if is_free(port):
         return port
-    taken = f"{service}: port {port} of {LOOPBACK} is in use by {holder(port)}"
+    problem = f"{service}: port {port} of {LOOPBACK} is in use by {holder(port)}"
     if forced:
         raise UsageError(
-            taken, remedy="stop that process, or leave the port out and a free one is chosen"
+            problem, remedy="stop that process, or leave the port out and a free one is chosen"
         )
     if recorded:
         raise ServiceError(
-            f"{taken}; it is the port that this home's workers know",
+            f"{problem}; it is the port that this home's workers know",
             remedy=f"stop that process, or move with `mainspring up {option} PORT`: running "
             "workers follow",
         )
@@ -63,16 +63,20 @@ def holder(port: int) -> str:
         listening = psutil.net_connections("tcp")
     except psutil.AccessDenied:
         listening = []
-    for each in listening:
-        if each.laddr and each.laddr.port == port and each.status == psutil.CONN_LISTEN:
-            if each.pid is None:
+    for connection in listening:
+        if (
+            connection.laddr
+            and connection.laddr.port == port
+            and connection.status == psutil.CONN_LISTEN
+        ):
+            if connection.pid is None:
                 break
             try:
-                command = " ".join(psutil.Process(each.pid).cmdline())
+                command = " ".join(psutil.Process(connection.pid).cmdline())
             except psutil.Error:
                 command = ""
             shown = command if len(command) <= _COMMAND_CHARS else f"{command[:_COMMAND_CHARS]}..."
-            return f"process {each.pid}" + (f" ({shown})" if shown else "")
+            return f"process {connection.pid}" + (f" ({shown})" if shown else "")
     return "another process"
 
 

@@ -75,11 +75,13 @@ class Postgres:
         if not self.data.exists():
             homes.check_space(self.home)
             self._init(binaries, account)
-        known = self._port()
-        recorded = known if homes.recorded_port(self.home, "database_url") == known else None
+        last_port = self._port()
+        recorded = (
+            last_port if homes.recorded_port(self.home, "database_url") == last_port else None
+        )
         for attempts_left in reversed(range(START_ATTEMPTS)):
             port = ports.choose(
-                "Postgres", forced_port, recorded, known or DEFAULT_PORT, "--postgres-port"
+                "Postgres", forced_port, recorded, last_port or DEFAULT_PORT, "--postgres-port"
             )
             homes.write_private(self._port_file, str(port))
             options = [part for k, v in SETTINGS.items() for part in ("-c", f"{k}={v}")]
@@ -149,7 +151,7 @@ class Postgres:
             if account is not None:
                 for path in (staging, password_file):
                     os.chown(path, account.uid, account.gid)
-            made = subprocess.run(
+            ran = subprocess.run(
                 [
                     *(str(binaries / "initdb"), "-D", str(staging), "-U", USER, "--no-sync"),
                     *("--encoding=UTF8", "--locale=C", "--auth=scram-sha-256"),
@@ -161,7 +163,7 @@ class Postgres:
                 env=environment(),
                 **(account.arguments if account else {}),
             )
-            problem = made.stderr.strip()[-800:] if made.returncode != 0 else ""
+            problem = ran.stderr.strip()[-800:] if ran.returncode != 0 else ""
         except OSError as error:
             problem = str(error)
         password_file.unlink()
@@ -180,23 +182,23 @@ class Postgres:
         """Until it answers and the project's database exists."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
-            asked = self._ask(binaries, f"SELECT 1 FROM pg_database WHERE datname = '{DATABASE}'")
-            if asked.returncode == 0:
+            answer = self._ask(binaries, f"SELECT 1 FROM pg_database WHERE datname = '{DATABASE}'")
+            if answer.returncode == 0:
                 break
             if self.daemon.pid() is None or time.monotonic() > deadline:
                 ended = "ended" if self.daemon.pid() is None else "does not answer"
                 raise DatabaseError(
-                    f"embedded Postgres {ended}: {asked.stderr.strip()}\n"
+                    f"embedded Postgres {ended}: {answer.stderr.strip()}\n"
                     f"the end of {self.daemon.log}:\n{self.daemon.log_tail()}",
                     remedy="fix what the log names, then `mainspring down` and `mainspring up`; "
                     "or set MAINSPRING_DATABASE_URL",
                 )
             time.sleep(POLL_S)
-        if asked.stdout.strip() != "1":
-            made = self._ask(binaries, f"CREATE DATABASE {DATABASE}")
-            if made.returncode != 0:
+        if answer.stdout.strip() != "1":
+            created = self._ask(binaries, f"CREATE DATABASE {DATABASE}")
+            if created.returncode != 0:
                 raise DatabaseError(
-                    f"embedded Postgres: no database can be made: {made.stderr.strip()}",
+                    f"embedded Postgres: no database can be made: {created.stderr.strip()}",
                     remedy=f"see {self.daemon.log}",
                 )
 

@@ -100,9 +100,9 @@ class Daemon:
     def pid(self) -> int | None:
         """Its pid while it runs."""
         try:
-            known = json.loads(self.pid_file.read_text())
-            process = psutil.Process(known["pid"])
-            same = is_same(process.pid, known["started"])
+            record = json.loads(self.pid_file.read_text())
+            process = psutil.Process(record["pid"])
+            same = is_same(process.pid, record["started"])
             running = process.status() != psutil.STATUS_ZOMBIE
         except (FileNotFoundError, ValueError, KeyError, psutil.NoSuchProcess):
             return None

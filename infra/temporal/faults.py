@@ -61,25 +61,25 @@ class Faults(Interceptor):
 
 class _Classifying(ActivityInboundInterceptor):
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
-        begun = time.monotonic()
+        start = time.monotonic()
         try:
             return await super().execute_activity(input)
         except FailureError:  # a cancel, or classified already
             raise
         except Exception as error:
             info = activity.info()
-            waited_s = _scheduled_s(info) + time.monotonic() - begun
-            told = failure(
+            waited_s = _scheduled_s(info) + time.monotonic() - start
+            fault = failure(
                 error,
                 attempt=info.attempt,
                 waited_s=waited_s,
                 is_cancelled=activity.is_cancelled(),
             )
-            if told.type == FaultKind.UNEXPECTED:
+            if fault.type == FaultKind.UNEXPECTED:
                 log.error("an activity failed", attempt=info.attempt, exc_info=error)
             # In the place of a pending activity's failure above 2 KB, stack traces of its causes
             # included, the server puts a sentence of its own. The log has the traceback.
-            raise told from None
+            raise fault from None
 
 
 def _scheduled_s(info: activity.Info) -> float:
@@ -102,8 +102,8 @@ def wait_before_retry_s(error: Exception) -> float | None:
     """When to try again what failed for the first time; None: not at all."""
     if isinstance(error, FailureError) or rule_of(kind_of(error)).is_final(1, 0.0):
         return None
-    asked = error.retry_after_s if isinstance(error, MainspringError) else None
-    return (asked or FIRST_WAIT_S) * random.uniform(1.0, 1.0 + JITTER)
+    wait_s = error.retry_after_s if isinstance(error, MainspringError) else None
+    return (wait_s or FIRST_WAIT_S) * random.uniform(1.0, 1.0 + JITTER)
 
 
 def failure(
@@ -113,11 +113,11 @@ def failure(
     is tried again where anybody still waits for it."""
     kind = kind_of(error)
     rule = rule_of(kind)
-    known = isinstance(error, MainspringError)
-    message = plain(error.message) if known else _of_unknown(error, kind)
-    remedy = plain(error.remedy) if known and error.remedy else rule.remedy
+    is_known = isinstance(error, MainspringError)
+    message = plain(error.message) if is_known else _of_unknown(error, kind)
+    remedy = plain(error.remedy) if is_known and error.remedy else rule.remedy
     message = f"{shortened(message, MESSAGE_CHARS)}\n  {shortened(remedy, REMEDY_CHARS)}"
-    wait_s = error.retry_after_s if known else None
+    wait_s = error.retry_after_s if is_known else None
     return ApplicationError(
         message,
         type=kind,
@@ -133,16 +133,16 @@ def failure(
 
 def _of_unknown(error: Exception, kind: FaultKind) -> str:
     """Class and message, and the file that has the traceback."""
-    what = cause_of(error)
+    description = cause_of(error)
     if kind is FaultKind.OUT_OF_MEMORY:
-        what = f"out of memory: {what}"
+        description = f"out of memory: {description}"
     file = own_log()
-    return f"{what} (its traceback: {file})" if file else what
+    return f"{description} (its traceback: {file})" if file else description
 
 
 @asynccontextmanager
 async def naming(
-    known: FactCache, node: NodeId, rollout: RolloutId, sandbox: SandboxId
+    cache: FactCache, node: NodeId, rollout: RolloutId, sandbox: SandboxId
 ) -> AsyncIterator[None]:
     """Add to every error about the sandbox which it was, on which node, for which task."""
     try:
@@ -150,7 +150,7 @@ async def naming(
     except CampaignFull:
         raise
     except (SandboxError, SandboxDiverged) as error:
-        task = (await known.rollout(rollout)).task.id
+        task = (await cache.rollout(rollout)).task.id
         names = (f"task {task}", f"sandbox {sandbox}", f"node {node}")
         where = ", ".join(name for name in names if name not in error.message)
         message = f"{where}: {error.message}" if where else error.message

@@ -23,8 +23,8 @@ class Beat:
         self.note = note
         """Shown in Temporal's UI."""
         details = activity.info().heartbeat_details
-        told = details[1] if len(details) > 1 else None
-        self._told: dict[str, object] = dict(told) if isinstance(told, dict) else {}
+        last_values = details[1] if len(details) > 1 else None
+        self._values: dict[str, object] = dict(last_values) if isinstance(last_values, dict) else {}
         self._asks_since: float | None = None
 
     def show(self, note: str) -> None:
@@ -33,16 +33,16 @@ class Beat:
 
     def earlier(self, name: str) -> object:
         """Value that this or an earlier attempt told under `name`; None if nothing."""
-        return self._told.get(name)
+        return self._values.get(name)
 
     def tell(self, name: str, value: object) -> None:
         """Leave `value` for the next attempt."""
-        self._told[name] = value
+        self._values[name] = value
         self.send()
 
     def keep(self, name: str, value: object) -> None:
         """Leave `value` for the next beat to tell: that costs the server no write of its own."""
-        self._told[name] = value
+        self._values[name] = value
 
     @contextmanager
     def asking(self) -> Iterator[None]:
@@ -65,10 +65,10 @@ class Beat:
 
     def send(self) -> None:
         if self._asks_since is not None:
-            asked = {ASKED_S: time.monotonic() - self._asks_since}
-            activity.heartbeat(self.note, self._told, asked)
-        elif self._told:
-            activity.heartbeat(self.note, self._told)
+            asking_time = {ASKED_S: time.monotonic() - self._asks_since}
+            activity.heartbeat(self.note, self._values, asking_time)
+        elif self._values:
+            activity.heartbeat(self.note, self._values)
         else:
             activity.heartbeat(self.note)
 

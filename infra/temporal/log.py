@@ -41,8 +41,8 @@ def runtime(metrics_address: str = "") -> Runtime:
         append_target_to_name=False,
         prepend_target_on_message=False,
     )
-    wanted = TelemetryFilter(core_level="WARN", other_level="ERROR")
-    logs = LoggingConfig(filter=wanted, forwarding=forwarding)
+    levels = TelemetryFilter(core_level="WARN", other_level="ERROR")
+    logs = LoggingConfig(filter=levels, forwarding=forwarding)
     if not metrics_address:
         return Runtime(telemetry=TelemetryConfig(logging=logs))
     prometheus = PrometheusConfig(bind_address=metrics_address)
@@ -65,8 +65,8 @@ class BindLogFields(temporalio.client.Interceptor, temporalio.worker.Interceptor
 
 class _BindOfActivity(temporalio.worker.ActivityInboundInterceptor):
     async def execute_activity(self, input: temporalio.worker.ExecuteActivityInput) -> Any:
-        asked = input.args[0] if input.args else None
-        fields = {name: getattr(asked, name) for name in BOUND if hasattr(asked, name)}
+        request = input.args[0] if input.args else None
+        fields = {name: getattr(request, name) for name in BOUND if hasattr(request, name)}
         with structlog.contextvars.bound_contextvars(
             activity=activity.info().activity_type, **fields
         ):

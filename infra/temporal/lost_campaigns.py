@@ -23,13 +23,13 @@ _HOW = {
 async def settle_campaigns(db: Database, client: Client) -> int:
     """How many rows were corrected."""
     underway = await campaigns.underway(db)
-    return sum([await _settle(db, client, each) for each in underway])
+    return sum([await _settle(db, client, run) for run in underway])
 
 
 async def settle_campaign(db: Database, client: Client, campaign: CampaignId) -> bool:
     """The same for one; whether its row was corrected."""
     underway = await campaigns.underway(db, campaign)
-    return any([await _settle(db, client, each) for each in underway])
+    return any([await _settle(db, client, run) for run in underway])
 
 
 async def _settle(db: Database, client: Client, seen: Underway) -> bool:

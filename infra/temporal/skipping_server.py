@@ -42,15 +42,15 @@ async def skipping_time() -> AsyncIterator[WorkflowEnvironment]:
 def program() -> Path:
     """Raises TemporalError where it is not installed."""
     try:
-        found = [Path(str(f.locate())) for f in files(PACKAGE) or () if f.name == _PROGRAM]
+        paths = [Path(str(f.locate())) for f in files(PACKAGE) or () if f.name == _PROGRAM]
     except PackageNotFoundError:
-        found = []
-    if not (found and found[0].exists()):
+        paths = []
+    if not (paths and paths[0].exists()):
         raise TemporalError(
             "Temporal's time-skipping test server is not installed",
             remedy=f"run `python -m pip install {PACKAGE}==1.40.0`, or `make install`",
         )
-    return found[0].resolve()
+    return paths[0].resolve()
 
 
 @cache

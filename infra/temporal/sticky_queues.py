@@ -66,13 +66,13 @@ async def free_workflows(client: Client, task_queue: str, most: int = MOST) -> i
                     # At once, not after the other looks: on a busy machine these take seconds.
                     if (name := await look) not in (FREED, LEFT, *dead) and _is_of_the_dead(name):
                         give_back = (_give_back(client, task_queue, name) for _ in range(POLLERS))
-                        dead[name] = [group.create_task(each) for each in give_back]
+                        dead[name] = [group.create_task(poller) for poller in give_back]
             if freed := [look.result() for look in looks].count(FREED):
                 log.info("sticky queues reset", num=freed)
             for name, pollers in dead.items():
-                given = sum(each.result() for each in pollers)
-                log.info("workflow tasks given back", queue=name, num=given)
-                freed += given
+                num_tasks = sum(poller.result() for poller in pollers)
+                log.info("workflow tasks given back", queue=name, num=num_tasks)
+                freed += num_tasks
                 await _shut_down(client, name)
     except* (RPCError, TimeoutError) as errors:
         reason = str(errors.exceptions[0]) or f"not done after {TIMEOUT_S:.0f} s"
@@ -82,13 +82,15 @@ async def free_workflows(client: Client, task_queue: str, most: int = MOST) -> i
 
 async def _running(client: Client, task_queue: str, most: int) -> list[WorkflowExecution]:
     running = f"TaskQueue = '{task_queue}' AND ExecutionStatus = 'Running' AND WorkflowType"
-    found: list[WorkflowExecution] = []
+    executions: list[WorkflowExecution] = []
     # Rollouts wait for few, and many wait for a campaign, which is older than all of them.
-    for others in (f"{running} != '{Workflow.ROLLOUT}'", f"{running} = '{Workflow.ROLLOUT}'"):
-        if len(found) < most:
-            async for each in client.list_workflows(others, limit=most - len(found)):
-                found.append(WorkflowExecution(workflow_id=each.id, run_id=each.run_id))
-    return found
+    for condition in (f"{running} != '{Workflow.ROLLOUT}'", f"{running} = '{Workflow.ROLLOUT}'"):
+        if len(executions) < most:
+            async for workflow in client.list_workflows(condition, limit=most - len(executions)):
+                executions.append(
+                    WorkflowExecution(workflow_id=workflow.id, run_id=workflow.run_id)
+                )
+    return executions
 
 
 async def _free(client: Client, slots: asyncio.Semaphore, run: WorkflowExecution) -> str:
@@ -135,7 +137,7 @@ async def _give_back(client: Client, task_queue: str, name: str) -> int:
     """Take tasks from the queue `name` until it is empty, and fail each; how many that were. SDKs
     do so with a task whose workflow they do not have cached any more: Temporal puts it into
     `task_queue` at once."""
-    service, given = client.workflow_service, 0
+    service, num_tasks = client.workflow_service, 0
     ask = service.poll_workflow_task_queue
     kind = TaskQueueKind.TASK_QUEUE_KIND_STICKY
     poll = PollWorkflowTaskQueueRequest(
@@ -152,10 +154,10 @@ async def _give_back(client: Client, task_queue: str, name: str) -> int:
                 identity=client.identity,
             )
             await service.respond_workflow_task_failed(failed, timeout=CALL_TIMEOUT)
-            given += 1
+            num_tasks += 1
     except RPCError as error:
         log.debug("left to its timeout", queue=name, reason=error.message)
-    return given
+    return num_tasks
 
 
 async def _shut_down(client: Client, name: str) -> None:

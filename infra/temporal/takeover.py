@@ -81,11 +81,11 @@ async def _end(
     handle = client.get_workflow_handle(workflow_id)
     described = await handle.describe()
     ended = 0
-    for each in described.raw_description.pending_activities:
-        is_running = each.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
-        if is_running and is_left(each.last_worker_identity, client.identity):
+    for pending in described.raw_description.pending_activities:
+        is_running = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+        if is_running and is_left(pending.last_worker_identity, client.identity):
             attempt = client.get_async_activity_handle(
-                workflow_id=workflow_id, run_id=described.run_id, activity_id=each.activity_id
+                workflow_id=workflow_id, run_id=described.run_id, activity_id=pending.activity_id
             )
             await attempt.fail(
                 ApplicationError(

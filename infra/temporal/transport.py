@@ -69,7 +69,7 @@ def transport(settings: Settings) -> dict[str, Any]:
     try:
         profile = ClientConfigProfile.load()
         _check(profile, settings.temporal_address)
-        found = profile.to_client_connect_config()
+        config = profile.to_client_connect_config()
     except OSError as error:
         raise ConfigError(
             f"Temporal's client configuration names a file that cannot be read: {error}",
@@ -81,20 +81,20 @@ def transport(settings: Settings) -> dict[str, Any]:
             remedy="check the variables TEMPORAL_* and the file that TEMPORAL_CONFIG_FILE names",
         ) from None
     return {
-        "api_key": found.get("api_key") or None,
-        "tls": found.get("tls", False),
-        "rpc_metadata": found.get("rpc_metadata", {}),
+        "api_key": config.get("api_key") or None,
+        "tls": config.get("tls", False),
+        "rpc_metadata": config.get("rpc_metadata", {}),
     }
 
 
 def unanswered(settings: Settings, error: Exception) -> TemporalError:
     """Meaning of the SDK's `error` at connecting, and what to do."""
-    told = str(error)
+    message = str(error)
     address = settings.temporal_address
     for pattern, meaning, remedy in _MEANINGS:
-        if re.search(pattern, told):
+        if re.search(pattern, message):
             return TemporalError(f"Temporal at {address} cannot be used: {meaning}", remedy=remedy)
-    if re.search(_CUT, told, re.DOTALL):
+    if re.search(_CUT, message, re.DOTALL):
         if transport(settings)["tls"]:
             return TemporalError(
                 f"Temporal at {address} ended the connection after the TLS handshake, as one does "
@@ -167,5 +167,5 @@ def _check(profile: ClientConfigProfile, address: str) -> None:
 
 def _in_short(error: Exception) -> str:
     """The operating system's words; the SDK wraps them in its own types."""
-    found = re.search(r'message: "([^"]+)"', str(error))
-    return found[1] if found else str(error) or type(error).__name__
+    match = re.search(r'message: "([^"]+)"', str(error))
+    return match[1] if match else str(error) or type(error).__name__

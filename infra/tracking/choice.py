@@ -23,6 +23,6 @@ def check_tracking(tracking: TrackingConfig) -> None:
             )
 
 
-def make_tracker(name: str, given: TrackedBy) -> Tracker:
+def make_tracker(name: str, tracked: TrackedBy) -> Tracker:
     """Imports its package. Raises ConfigError."""
-    return TRACKERS.find(name)(given)
+    return TRACKERS.find(name)(tracked)

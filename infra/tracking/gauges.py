@@ -38,8 +38,8 @@ class Gauges:
             for figure, value in point.figures.items():
                 name, _, part = figure.partition("/")
                 name = name if point.id.series == STEPS else f"evaluation_{name}"
-                found = math.nan if value is None else float(value)
-                self._set(name, found, labels | ({"part": part} if part else {}))
+                number = math.nan if value is None else float(value)
+                self._set(name, number, labels | ({"part": part} if part else {}))
 
     def end(self, status: CampaignStatus | None) -> None:
         """The last values stay until the process ends."""

@@ -37,11 +37,11 @@ _ENDS = {
 
 
 class MlflowTracker:
-    def __init__(self, given: TrackedBy) -> None:
-        assert given.tracking.mlflow is not None
-        self._campaign = given.campaign
-        self._experiment = given.tracking.mlflow.experiment
-        self._client = MlflowClient(tracking_uri=given.tracking.mlflow.uri)
+    def __init__(self, tracked: TrackedBy) -> None:
+        assert tracked.tracking.mlflow is not None
+        self._campaign = tracked.campaign
+        self._experiment = tracked.tracking.mlflow.experiment
+        self._client = MlflowClient(tracking_uri=tracked.tracking.mlflow.uri)
         self._run_id = ""
         self._is_new = True
         """The next point is the first one of this process: it may be there in part."""
@@ -75,13 +75,13 @@ class MlflowTracker:
         experiment = self._client.get_experiment_by_name(self._experiment)
         if experiment is None:
             return None
-        found = self._client.search_runs(
+        runs = self._client.search_runs(
             [experiment.experiment_id],
             filter_string=f"tags.`{UID_TAG}` = '{self._campaign.uid}'",
             order_by=["attributes.start_time ASC"],
             max_results=1,
         )
-        return found[0] if found else None
+        return runs[0] if runs else None
 
     def _begin(self) -> Run:
         tags = {UID_TAG: self._campaign.uid, "mainspring.campaign": self._campaign.name}
@@ -112,18 +112,20 @@ class MlflowTracker:
 
     def _has(self, metric: Metric) -> bool:
         history = self._client.get_metric_history(self._run_id, metric.key)
-        return (metric.step, metric.timestamp) in {(each.step, each.timestamp) for each in history}
+        return (metric.step, metric.timestamp) in {
+            (point.step, point.timestamp) for point in history
+        }
 
 
 def _metrics(point: Point) -> list[Metric]:
     """The marker last."""
     step, time_ms = point.id.step, point.id.time_ms
-    found = [
+    metrics = [
         Metric(name, float(value), time_ms, step)
         for name, value in point.names.items()
         if value is not None
     ]
-    return [*found, Metric(point.name_of(MARKER), float(step), time_ms, step)]
+    return [*metrics, Metric(point.name_of(MARKER), float(step), time_ms, step)]
 
 
 def _series(marker: str) -> str:

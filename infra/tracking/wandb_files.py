@@ -56,8 +56,8 @@ def _payloads(content: bytes) -> Iterator[bytes]:
         end = at + ENTRY_HEADER.size + length
         if kind not in (WHOLE, FIRST, MIDDLE, LAST) or end > len(content):
             return
-        found = content[at + ENTRY_HEADER.size : end]
+        payload = content[at + ENTRY_HEADER.size : end]
         at = end
-        parts = found if kind in (WHOLE, FIRST) else parts + found
+        parts = payload if kind in (WHOLE, FIRST) else parts + payload
         if kind in (WHOLE, LAST):
             yield parts

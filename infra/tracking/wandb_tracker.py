@@ -29,11 +29,11 @@ next one writes again."""
 
 
 class WandbTracker:
-    def __init__(self, given: TrackedBy) -> None:
-        assert given.tracking.wandb is not None
-        self._campaign = given.campaign
-        self._config = given.tracking.wandb
-        self._directory = given.directory
+    def __init__(self, tracked: TrackedBy) -> None:
+        assert tracked.tracking.wandb is not None
+        self._campaign = tracked.campaign
+        self._config = tracked.tracking.wandb
+        self._directory = tracked.directory
         self._run: Any = None
         self._num_rows = 0
 

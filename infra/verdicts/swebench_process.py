@@ -45,23 +45,23 @@ def judge_file(task: str, judge: TestLog, file: str) -> LogVerdict:
     )
     prediction = {"instance_id": task, "model_name_or_path": "", "model_patch": ""}
     try:
-        found = get_eval_report(spec, prediction, file, include_tests_status=True)[task]
+        result = get_eval_report(spec, prediction, file, include_tests_status=True)[task]
     except Exception as error:  # a parser meets whatever a program printed
         return LogVerdict(report=GradeReport(note=f"the log parser failed: {error!r}"))
-    status = found.get("tests_status")
+    status = result.get("tests_status")
     if status is None:
-        reason = found.get("infra_failure_reason", "")
+        reason = result.get("infra_failure_reason", "")
         note = f"no test results in the log{f' ({reason})' if reason else ''}"
-        broken = reason if found["infra_failure"] else ""
+        broken = reason if result["infra_failure"] else ""
         return LogVerdict(report=GradeReport(note=note), broken=broken)
-    wanted, kept = status["FAIL_TO_PASS"], status["PASS_TO_PASS"]
+    fail_to_pass, pass_to_pass = status["FAIL_TO_PASS"], status["PASS_TO_PASS"]
     report = GradeReport(
-        fail_to_pass_passed=tuple(wanted["success"]),
-        fail_to_pass_failed=tuple(wanted["failure"]),
-        pass_to_pass_passed=tuple(kept["success"]),
-        pass_to_pass_failed=tuple(kept["failure"]),
+        fail_to_pass_passed=tuple(fail_to_pass["success"]),
+        fail_to_pass_failed=tuple(fail_to_pass["failure"]),
+        pass_to_pass_passed=tuple(pass_to_pass["success"]),
+        pass_to_pass_failed=tuple(pass_to_pass["failure"]),
     )
-    return LogVerdict(resolved=found["resolved"], report=report)
+    return LogVerdict(resolved=result["resolved"], report=report)
 
 
 def main() -> None:

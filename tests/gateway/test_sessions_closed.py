@@ -157,7 +157,7 @@ def test_wrong_keys_of_many_addresses_take_bounded_memory() -> None:
     for n in range(10_000):
         wrong.was_wrong(f"10.0.{n // 256}.{n % 256}")
         wrong.was_right(f"key-{n}")
-    assert len(wrong._wrong) == len(wrong._known) == 4096  # pyright: ignore[reportPrivateUsage]
+    assert len(wrong._wrong) == len(wrong._digests) == 4096  # pyright: ignore[reportPrivateUsage]
     assert wrong.blocked_s("10.0.39.15", "another") > 0
     assert wrong.blocked_s("10.0.39.15", "key-9999") == 0
 

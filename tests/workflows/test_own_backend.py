@@ -41,7 +41,7 @@ def importable(monkeypatch: pytest.MonkeyPatch):
 def successor(cluster: Cluster) -> Backends:
     """What another process of the node begins with, at the same place: none of your own."""
     place = cluster.backends.with_backends({})
-    place._found.pop(NAME, None)
+    place._backends.pop(NAME, None)
     return place
 
 

@@ -82,14 +82,14 @@ class NodeRecord:
             return NodeStatus.LOST
         if not self.draining:
             return NodeStatus.UP
-        heard = self.said.refusal is NodeRefusal.DRAINING
+        says_draining = self.said.refusal is NodeRefusal.DRAINING
         empty = self.num_leased == 0 and self.said.num_open == 0
-        return NodeStatus.DRAINED if heard and empty else NodeStatus.DRAINING
+        return NodeStatus.DRAINED if says_draining and empty else NodeStatus.DRAINING
 
 
-async def beat(db: Database, said: NodeBeat) -> bool:
+async def beat(db: Database, report: NodeBeat) -> bool:
     """Write what the node reports; whether it is asked to drain."""
-    values = asdict(said)
+    values = asdict(report)
     began = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, values.pop("running_s"))
     row = insert(NodeRow).values({**values, "started_at": began})
     # Equal names are left where they lie: a thousand of them would be 10 kB of WAL at each beat.
@@ -153,31 +153,31 @@ async def forget_gone(db: Database) -> int:
     """Forget nodes that are silent for FORGOTTEN_AFTER and hold nothing: how many there were. One
     that comes back after all is a new one, and does not drain."""
     async with db.transaction() as connection:
-        gone = await connection.execute(
+        deleted = await connection.execute(
             delete(NodeRow).where(
                 NodeRow.seen_at < func.now() - FORGOTTEN_AFTER,
                 ~exists().where(*_OPEN_LEASES),
             )
         )
-    return gone.rowcount
+    return deleted.rowcount
 
 
 async def set_draining(db: Database, node: NodeId, draining: bool) -> None:
     """Ask a node to drain, or to resume; it hears at its next beat. Raises UsageError."""
     async with db.transaction() as connection:
-        asked = await connection.scalar(
+        updated = await connection.scalar(
             update(NodeRow)
             .where(NodeRow.id == node)
             .values(draining=draining)
             .returning(NodeRow.id)
         )
-        if asked is not None:
+        if updated is not None:
             return
-        known = list(await connection.scalars(select(NodeRow.id).order_by(NodeRow.id)))
+        nodes = list(await connection.scalars(select(NodeRow.id).order_by(NodeRow.id)))
     raise UsageError(
         f"no node {node} has registered",
-        remedy=f"known nodes: {', '.join(known)}"
-        if known
+        remedy=f"known nodes: {', '.join(nodes)}"
+        if nodes
         else "none has; `mainspring worker sandbox` starts one",
     )
 
@@ -185,7 +185,7 @@ async def set_draining(db: Database, node: NodeId, draining: bool) -> None:
 async def with_image(db: Database, image: str) -> NodeId | None:
     """The least full of the living nodes that have the image and take new sandboxes."""
     async with db.transaction() as connection:
-        found = await connection.scalar(
+        node = await connection.scalar(
             select(NodeRow.id)
             .where(
                 or_(*(literal(name) == any_(NodeRow.images) for name in _spellings(image))),
@@ -197,7 +197,7 @@ async def with_image(db: Database, image: str) -> NodeId | None:
             .order_by(cast(NodeRow.num_open, Double) / NodeRow.capacity, func.random())
             .limit(1)
         )
-    return None if found is None else NodeId(found)
+    return None if node is None else NodeId(node)
 
 
 def _spellings(image: str) -> set[str]:

@@ -191,8 +191,8 @@ async def leases_without_live_rollout(db: Database, node: NodeId | None = None) 
 
 async def leases_on_dead_nodes(db: Database) -> list[Lease]:
     """Open leases on nodes that have not beat for GONE_AFTER: no process there can close them."""
-    gone = select(NodeRow.id).where(NodeRow.seen_at < func.now() - GONE_AFTER)
-    return await _leases(db, None, SandboxRow.node.in_(gone))
+    dead_nodes = select(NodeRow.id).where(NodeRow.seen_at < func.now() - GONE_AFTER)
+    return await _leases(db, None, SandboxRow.node.in_(dead_nodes))
 
 
 async def rollout_leases(db: Database, rollout: RolloutId) -> list[Lease]:
@@ -220,12 +220,12 @@ async def lose_all(db: Database) -> int:
 
 async def _refuse_over(connection: AsyncConnection, rollout: RolloutId, max_open: int) -> None:
     """Until the transaction ends no other one opens a sandbox of this campaign under a cap."""
-    mine = {"rollout": rollout}
-    await connection.execute(_LOCK_CAMPAIGN, mine)
-    num_open = await connection.scalar(_OTHERS_OPEN, mine) or 0
+    parameters = {"rollout": rollout}
+    await connection.execute(_LOCK_CAMPAIGN, parameters)
+    num_open = await connection.scalar(_OTHERS_OPEN, parameters) or 0
     if num_open < max_open:
         return
-    num_waiting = (await connection.scalar(_CLAIMED, mine) or 0) - num_open
+    num_waiting = (await connection.scalar(_CLAIMED, parameters) or 0) - num_open
     wait_s = min(max(num_waiting / TRIES_PER_S, MIN_WAIT_S), MAX_WAIT_S)
     raise CampaignFull(
         f"rollout {rollout}: {num_open} other sandboxes of its campaign are open",

@@ -45,12 +45,12 @@ async def upcoming(db: Database, node: NodeId, limit: int) -> list[Upcoming]:
     """Sandboxes that will be needed, at most `limit`, the most urgent first: rollouts that wait
     for a sandbox, those of the next groups, and the gradings of rollouts that now run on `node`."""
     async with db.transaction() as connection:
-        found = await _waiting(connection, limit)
-        if len(found) < limit:
-            found += await _next_groups(connection)
-        if len(found) < limit:
-            found += await _running_on(connection, node, limit)
-    return found[:limit]
+        rollouts = await _waiting(connection, limit)
+        if len(rollouts) < limit:
+            rollouts += await _next_groups(connection)
+        if len(rollouts) < limit:
+            rollouts += await _running_on(connection, node, limit)
+    return rollouts[:limit]
 
 
 async def _waiting(connection: AsyncConnection, limit: int) -> list[Upcoming]:
@@ -81,14 +81,14 @@ async def _next_groups(connection: AsyncConnection) -> list[Upcoming]:
             CampaignRow.status == CampaignStatus.RUNNING, CampaignRow.kind == CampaignKind.TRAIN
         )
     )
-    found: list[Upcoming] = []
+    rollouts: list[Upcoming] = []
     for stored, last in running.all():
         config = training(read_stored(CampaignKind.TRAIN, stored))
         first = 0 if last is None else last + 1
         for index in range(first, first + NEXT_GROUPS):
             if (task := await _task_of_group(connection, config, index)) is not None:
-                found += [Upcoming(CampaignId(config.name), task)] * config.trainer.group_size
-    return found
+                rollouts += [Upcoming(CampaignId(config.name), task)] * config.trainer.group_size
+    return rollouts
 
 
 async def _task_of_group(

@@ -90,9 +90,9 @@ async def total(db: Database, config: Measurement) -> int:
 
 async def num_patches(db: Database, campaign: CampaignId) -> int:
     """How many rollouts of the campaign left a patch that can be graded again."""
-    given = _given_patches(campaign).subquery()
+    patches = _given_patches(campaign).subquery()
     async with db.transaction() as connection:
-        return await connection.scalar(select(func.count()).select_from(given)) or 0
+        return await connection.scalar(select(func.count()).select_from(patches)) or 0
 
 
 def _ways(config: EvaluationConfig | VerificationConfig) -> list[_Way]:
@@ -160,10 +160,10 @@ async def _of_patches(
             .join(GroupRow, GroupRow.id == RolloutRow.group_id)
             .where(RolloutRow.campaign_id == config.name, GroupRow.index < index)
         )
-        given = _given_patches(config.of).order_by(RolloutRow.id)
+        patches = _given_patches(config.of).order_by(RolloutRow.id)
         if last is not None:
-            given = given.where(RolloutRow.id > last)
-        rows = await connection.execute(given.limit(MAX_GROUP_SIZE))
+            patches = patches.where(RolloutRow.id > last)
+        rows = await connection.execute(patches.limit(MAX_GROUP_SIZE))
         return [
             NewRollout(
                 rollout_id(group, number),

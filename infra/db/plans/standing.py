@@ -66,9 +66,9 @@ async def read(
         )
         served, due = newest, []
         if batches is not None and newest is not None:
-            drawn = await draws.of_steps_after(connection, campaign, batches, newest)
-            served = batches.servable(newest, drawn)
-            due = batches.due(drawn, first_step=newest + 1, published=served)
+            drawn_groups = await draws.of_steps_after(connection, campaign, batches, newest)
+            served = batches.servable(newest, drawn_groups)
+            due = batches.due(drawn_groups, first_step=newest + 1, published=served)
         gap_tokens = await connection.scalar(
             select(PolicyVersionRow.num_gap_tokens).where(
                 PolicyVersionRow.campaign_id == campaign, PolicyVersionRow.version == served

@@ -75,7 +75,7 @@ async def is_owed(db: Database, rollout: RolloutId, epoch: int, life: int) -> bo
         .limit(1)
     )
     async with db.statement() as connection:
-        found = (await connection.execute(last)).one_or_none()
-    if found is None or found.state is RequestState.REFUSED:
+        newest = (await connection.execute(last)).one_or_none()
+    if newest is None or newest.state is RequestState.REFUSED:
         return False
-    return found.delivered_life != life
+    return newest.delivered_life != life

@@ -31,7 +31,7 @@ async def untrained(
         .correlate(ModelRequestRow)
         .scalar_subquery()
     )
-    found = await connection.execute(
+    rows = await connection.execute(
         select(ModelRequestRow.rollout_id, ModelRequestRow.number)
         .join(RolloutRow, RolloutRow.id == ModelRequestRow.rollout_id)
         .join(CampaignRow, CampaignRow.id == RolloutRow.campaign_id)
@@ -44,6 +44,6 @@ async def untrained(
         )
     )
     numbers: defaultdict[str, set[int]] = defaultdict(set)
-    for rollout, number in found:
+    for rollout, number in rows:
         numbers[rollout].add(number)
-    return {rollout: frozenset(each) for rollout, each in numbers.items()}
+    return {rollout: frozenset(call_numbers) for rollout, call_numbers in numbers.items()}

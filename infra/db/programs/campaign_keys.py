@@ -43,19 +43,19 @@ async def revoke(db: Database, campaign: CampaignId) -> bool:
     """Revoke the run's key; False when there was none. Sessions that were taken with it keep
     theirs."""
     async with db.statement() as connection:
-        gone = await connection.scalar(
+        revoked = await connection.scalar(
             delete(CampaignKeyRow)
             .where(CampaignKeyRow.campaign_id == campaign)
             .returning(CampaignKeyRow.campaign_id)
         )
-    return gone is not None
+    return revoked is not None
 
 
 async def campaign_of(db: Database, key: str) -> CampaignId | None:
     """The run that the key is of; None: unknown. It is looked up by its digest: how long that takes
     tells nothing of a key."""
     async with db.statement() as connection:
-        found = await connection.scalar(
+        campaign = await connection.scalar(
             select(CampaignKeyRow.campaign_id).where(CampaignKeyRow.key_hash == digest(key))
         )
-    return None if found is None else CampaignId(found)
+    return None if campaign is None else CampaignId(campaign)

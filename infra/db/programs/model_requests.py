@@ -102,12 +102,12 @@ def _place() -> Select[Any]:
         .scalar_subquery()
         .label("own"),
     ).cte("facts")
-    this = (*of_key, _ROW.occurrence == select(facts.c.occurrence).scalar_subquery())
+    of_request = (*of_key, _ROW.occurrence == select(facts.c.occurrence).scalar_subquery())
     # The rest of a statement does not see what its UPDATE changes.
-    before = select(_ROW.life).where(*this).scalar_subquery().label("before")
+    before = select(_ROW.life).where(*of_request).scalar_subquery().label("before")
     again = (
         update(_ROW)
-        .where(*this)
+        .where(*of_request)
         # One of an earlier life may come late: the row is the later one's.
         .values(life=func.greatest(_ROW.life, life))
         .returning(_ROW.number, _ROW.state, _ROW.refusal)
@@ -171,8 +171,8 @@ async def ask(
             "of_key": key,
             "retried": 1 if is_retry else 0,
         }
-        found = (await connection.execute(_PLACE, facts)).one()
-        occurrence, newest, own, before, *again = found
+        row = (await connection.execute(_PLACE, facts)).one()
+        occurrence, newest, own, before, *again = row
         if again[0] is not None:
             return RequestStanding(*again, is_repeat=before == life)
         if kind is BranchKind.MAIN:
@@ -200,9 +200,9 @@ async def ask(
 async def look(db: Database, rollout: RolloutId, epoch: int, number: int) -> RequestStanding | None:
     """Where it stands now, with its reply; None once the rollout has ended or another epoch has
     begun."""
-    which = {"rollout": rollout, "epoch": epoch, "number": number}
+    parameters = {"rollout": rollout, "epoch": epoch, "number": number}
     async with db.statement() as connection:
-        row = (await connection.execute(_LOOK, which)).one_or_none()
+        row = (await connection.execute(_LOOK, parameters)).one_or_none()
     if row is None:
         return None
     state, refusal, *call = row
@@ -213,9 +213,9 @@ async def read(
     db: Database, rollout: RolloutId, epoch: int, number: int
 ) -> tuple[RequestState, ModelRequest, Call | None]:
     """The request with its state, and its reply if that is stored."""
-    which = {"rollout": rollout, "epoch": epoch, "number": number}
+    parameters = {"rollout": rollout, "epoch": epoch, "number": number}
     async with db.statement() as connection:
-        state, packed, *call = (await connection.execute(_READ, which)).one()
+        state, packed, *call = (await connection.execute(_READ, parameters)).one()
     return state, _unpacked(packed), None if call[0] is None else Call(*call)
 
 
@@ -358,7 +358,7 @@ async def _refuse_over(
 ) -> None:
     """Raises Fenced unless the rollout lives in this epoch; what is written with it counts.
     `alone`: no other transaction that asks for this passes until this one has ended."""
-    found = await connection.scalar(
+    living = await connection.scalar(
         select(RolloutRow.id)
         .where(
             RolloutRow.id == rollout,
@@ -367,6 +367,6 @@ async def _refuse_over(
         )
         .with_for_update(read=not alone, key_share=alone)
     )
-    if found is None:
+    if living is None:
         await refuse_older(connection, rollout, epoch)
         refuse_finished(rollout)

@@ -75,10 +75,10 @@ async def begin_once(db: Database, rollout: RolloutId, epoch: int, life: int) ->
         if await connection.scalar(_BEGIN_ONCE, values) is not None:
             return key
         await refuse_older(connection, rollout, epoch)
-    begun = [each for each in await of_rollout(db, rollout, epoch) if each.life == life]
-    if not begun:
+    lives = [record for record in await of_rollout(db, rollout, epoch) if record.life == life]
+    if not lives:
         refuse_finished(rollout)
-    return begun[0]
+    return lives[0]
 
 
 async def begin_with(
@@ -93,10 +93,10 @@ async def begin_with(
 
 async def holder(db: Database, key: str) -> KeyHolder | None:
     """The life that the key opens; None for a key that is unknown or of a life that is over."""
-    other = aliased(ProgramLifeRow)
+    lives = aliased(ProgramLifeRow)
     later = (
-        select(func.max(other.life))
-        .where(other.rollout_id == RolloutRow.id, other.epoch == RolloutRow.epoch)
+        select(func.max(lives.life))
+        .where(lives.rollout_id == RolloutRow.id, lives.epoch == RolloutRow.epoch)
         .correlate(RolloutRow)
     )
     statement = (

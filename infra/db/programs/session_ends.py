@@ -38,24 +38,24 @@ class HandedIn:
     note: str | None = None
 
 
-async def hand_in(db: Database, ident: str, what: HandedIn) -> SessionRecord:
+async def hand_in(db: Database, ident: str, handed_in: HandedIn) -> SessionRecord:
     """Take what an agent hands in; the session as it stands then: ended by this, or by what came
     before. Raises Fenced when its rollout has ended or begun another epoch."""
     async with db.transaction() as connection:
-        found = await _locked(connection, ident)
-        if found.ending is not None:
-            return found
+        session = await _locked(connection, ident)
+        if session.ending is not None:
+            return session
         values: dict[str, Any] = {}
-        if what.patch is not None:
-            values |= {"patch": what.patch, "patch_note": what.note}
-        if what.verdict is not None and what.report is not None:
+        if handed_in.patch is not None:
+            values |= {"patch": handed_in.patch, "patch_note": handed_in.note}
+        if handed_in.verdict is not None and handed_in.report is not None:
             values |= {
-                "verdict": what.verdict,
-                "grade_report": what.report.model_dump(mode="json"),
+                "verdict": handed_in.verdict,
+                "grade_report": handed_in.report.model_dump(mode="json"),
                 "grade_output": "",
             }
-        await _write(connection, found, values)
-        return await _end(connection, found, what.ending, what.digest, what.note)
+        await _write(connection, session, values)
+        return await _end(connection, session, handed_in.ending, handed_in.digest, handed_in.note)
 
 
 async def end(
@@ -69,12 +69,12 @@ async def end(
     """End a session, and give it as it stands then. At a limit nothing was made, and that is
     what is graded. Raises Fenced."""
     async with db.transaction() as connection:
-        found = await _locked(connection, session_id(rollout, epoch, life))
-        if found.ending is not None:
-            return found
+        session = await _locked(connection, session_id(rollout, epoch, life))
+        if session.ending is not None:
+            return session
         if ending is SessionEnd.LIMIT:
-            await _write(connection, found, {"patch": b"", "patch_note": note})
-        return await _end(connection, found, ending, None, note)
+            await _write(connection, session, {"patch": b"", "patch_note": note})
+        return await _end(connection, session, ending, None, note)
 
 
 async def withdraw(db: Database, ident: str) -> None:
@@ -106,7 +106,7 @@ async def _write(
     connection: AsyncConnection, session: SessionRecord, values: dict[str, Any]
 ) -> None:
     """Write the end into the rollout, while it lives in the session's epoch. Raises Fenced."""
-    written = await connection.scalar(
+    updated = await connection.scalar(
         update(RolloutRow)
         .where(
             RolloutRow.id == session.rollout,
@@ -116,7 +116,7 @@ async def _write(
         .values(values or {"epoch": RolloutRow.epoch})
         .returning(RolloutRow.id)
     )
-    if written is None:
+    if updated is None:
         await refuse_older(connection, session.rollout, session.epoch)
         refuse_finished(session.rollout)
 

@@ -49,11 +49,11 @@ async def offer(
         )
         if await connection.scalar(_OFFER, values) is not None:
             await _set_phase(connection, rollout, epoch, RolloutPhase.OPENING)
-        found = (await connection.execute(selected(_ROW.id == ident))).one_or_none()
-        if found is None:
+        row = (await connection.execute(selected(_ROW.id == ident))).one_or_none()
+        if row is None:
             await refuse_older(connection, rollout, epoch)
             refuse_finished(rollout)
-        return record_of(found)
+        return record_of(row)
 
 
 async def take(
@@ -80,12 +80,12 @@ async def take(
             row = (await connection.execute(selected(_ROW.id == row.id))).one()
         elif not record_of(row).is_open:
             raise ClaimOver(f"session {row.id}, which this claim took, is over")
-        found = record_of(row)
+        session = record_of(row)
         await program_lives.begin_with(
-            connection, found.rollout, found.epoch, found.life, key_of(found.id)
+            connection, session.rollout, session.epoch, session.life, key_of(session.id)
         )
-        await _set_phase(connection, found.rollout, found.epoch, RolloutPhase.RUNNING)
-        return found
+        await _set_phase(connection, session.rollout, session.epoch, RolloutPhase.RUNNING)
+        return session
 
 
 def _oldest(campaign: CampaignId, kinds: Sequence[str]) -> Select[Any]:

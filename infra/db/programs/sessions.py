@@ -91,9 +91,9 @@ _COLUMNS = (
 )
 
 
-def selected(*which: ColumnElement[bool]) -> Select[Any]:
+def selected(*conditions: ColumnElement[bool]) -> Select[Any]:
     """The statement that reads these sessions."""
-    return select(*_COLUMNS).join(RolloutRow, RolloutRow.id == _ROW.rollout_id).where(*which)
+    return select(*_COLUMNS).join(RolloutRow, RolloutRow.id == _ROW.rollout_id).where(*conditions)
 
 
 async def with_key(db: Database, ident: str, key: str) -> SessionRecord | None:
@@ -138,13 +138,13 @@ async def of_rollout(db: Database, rollout: RolloutId, epoch: int) -> list[Sessi
 async def heard(db: Database, ident: str) -> bool:
     """Record that its agent lives. False: the session has ended."""
     async with db.statement() as connection:
-        found = await connection.scalar(
+        updated = await connection.scalar(
             update(_ROW)
             .where(_ROW.id == ident, _ROW.ended_at.is_(None))
             .values(seen_at=func.now())
             .returning(_ROW.id)
         )
-    return found is not None
+    return updated is not None
 
 
 async def waiting(db: Database, campaign: CampaignId) -> tuple[int, datetime | None]:

@@ -21,16 +21,24 @@ async def read(
 ) -> list[Deviation]:
     """Deviations from the schedule, ordered by step, then group and rollout."""
     step = GroupRow.draw % batches.stride // batches.groups_per_step + 1
-    found = [
+    deviations = [
         Deviation(step=row.step, cause=cause, group=row.group, rollout=row.rollout)
         for cause, statement in _of_rollouts(campaign, step)
         for row in await connection.execute(statement)
     ]
     for row in await connection.execute(_discarded(campaign, step)):
-        found.append(Deviation(step=row.step, cause=Cause.DISCARDED, group=row.group))
+        deviations.append(Deviation(step=row.step, cause=Cause.DISCARDED, group=row.group))
     for row in await connection.execute(_replaced(campaign, step)):
-        found.append(Deviation(step=row.step, cause=Cause.REPLACED, group=row.group))
-    return sorted(found, key=lambda each: (each.step, each.group, each.rollout or "", each.cause))
+        deviations.append(Deviation(step=row.step, cause=Cause.REPLACED, group=row.group))
+    return sorted(
+        deviations,
+        key=lambda deviation: (
+            deviation.step,
+            deviation.group,
+            deviation.rollout or "",
+            deviation.cause,
+        ),
+    )
 
 
 def _of_rollouts(

@@ -44,9 +44,9 @@ async def read(connection: AsyncConnection, campaign: CampaignId) -> Endings:
         )
     ).one()
     kind = func.unnest(RolloutRow.suspicions).label("kind")
-    each = select(kind).where(of_campaign, SUSPICIOUS).subquery()
+    suspicions = select(kind).where(of_campaign, SUSPICIOUS).subquery()
     rows = await connection.execute(
-        select(each.c.kind, func.count().label("size")).group_by(each.c.kind)
+        select(suspicions.c.kind, func.count().label("size")).group_by(suspicions.c.kind)
     )
     kinds = {row.kind: row.size for row in rows}
     return Endings(
@@ -66,8 +66,8 @@ async def group_counts(connection: AsyncConnection, campaign: CampaignId) -> dic
         .where(GroupRow.campaign_id == campaign, GroupRow.kind == GroupKind.TRAIN)
         .group_by(GroupRow.status)
     )
-    found = {row.status: row.size for row in rows}
-    return {status: found.get(status, 0) for status in GroupStatus}
+    sizes = {row.status: row.size for row in rows}
+    return {status: sizes.get(status, 0) for status in GroupStatus}
 
 
 async def replaced_turns(connection: AsyncConnection, campaign: CampaignId) -> tuple[int, int]:

@@ -31,9 +31,9 @@ async def read(
             f"campaign {record.id} has no fingerprint: its schedule is {config.schedule.value!r}",
             remedy='start one with schedule = "reproducible"',
         )
-    versions = {each.version: each.fingerprint for each in await of_campaign(db, record.id)}
+    versions = {policy.version: policy.fingerprint for policy in await of_campaign(db, record.id)}
     async with db.snapshot() as connection:
-        found = await deviations.read(connection, record.id, config.batches)
+        departures = await deviations.read(connection, record.id, config.batches)
         calls = await call_digests(connection, record.id) if with_calls else None
     steps = [
         StepFingerprint(
@@ -53,7 +53,7 @@ async def read(
         weights=newest.weights if newest else None,
         base_weights=first.weights if first else None,
         steps=steps,
-        deviations=found,
+        deviations=departures,
     )
 
 
@@ -80,10 +80,10 @@ async def call_digests(
         .where(StepGroupRow.campaign_id == campaign)
         .order_by(StepGroupRow.step, StepGroupRow.position, RolloutRow.sample_index, CallRow.number)
     )
-    found: defaultdict[int, dict[str, str]] = defaultdict(dict)
+    digests: defaultdict[int, dict[str, str]] = defaultdict(dict)
     async for step, position, index, number, prompt, completion, logprobs in rows:
         hashed = hashlib.sha256(np.asarray(prompt, np.int32).tobytes())
         hashed.update(np.asarray(completion, np.int32).tobytes())
         hashed.update(np.asarray(logprobs, np.float32).tobytes())
-        found[step][f"{position}.{index}.{number}"] = hashed.hexdigest()
-    return found
+        digests[step][f"{position}.{index}.{number}"] = hashed.hexdigest()
+    return digests

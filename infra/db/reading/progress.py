@@ -80,9 +80,9 @@ async def read(db: Database, campaign: CampaignId) -> Seen:
         ]
         replaced = await group_counts(connection, campaign)
         untrained = await replaced_batches(connection, campaign)
-    metrics = [each for each, _ in of_steps]
+    metrics = [step_metrics for step_metrics, _ in of_steps]
     gaps = (m["logprob_gap_max"] for m in metrics if m.get("num_gap_tokens"))
-    seen_gaps = [*(each.gap_max for each in checked), *(gap for gap in gaps if gap is not None)]
+    seen_gaps = [*(policy.gap_max for policy in checked), *(gap for gap in gaps if gap is not None)]
     return Seen(
         num_steps=len(metrics),
         num_rollouts=done,
@@ -94,7 +94,7 @@ async def read(db: Database, campaign: CampaignId) -> Seen:
         evaluations=lines,
         num_groups_masked=replaced[GroupStatus.MASKED],
         num_groups_flat=replaced[GroupStatus.FLAT],
-        empty_steps=[step for each, step in of_steps if trained_nothing(each)],
+        empty_steps=[step for step_metrics, step in of_steps if trained_nothing(step_metrics)],
         untrained=next(iter(untrained), None),
     )
 

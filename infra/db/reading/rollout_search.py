@@ -141,13 +141,13 @@ class Found:
 async def find(
     db: Database,
     campaign: CampaignId,
-    wanted: RolloutQuery,
+    query: RolloutQuery,
     *,
     order: Order = Order.NEWEST,
     limit: int | None = None,
 ) -> tuple[list[Found], int]:
     """Rollouts that match, the first `limit` in this order, and how many match."""
-    conditions = [RolloutRow.campaign_id == campaign, *_conditions(campaign, wanted)]
+    conditions = [RolloutRow.campaign_id == campaign, *_conditions(campaign, query)]
     joined = RolloutRow.group_id == GroupRow.id
     async with db.transaction() as connection:
         total = await connection.scalar(
@@ -178,7 +178,7 @@ async def oldest_running(db: Database, campaign: CampaignId, limit: int) -> list
     """Workflows of the rollouts that began first and have not ended; while none has begun, of the
     oldest groups."""
     async with db.transaction() as connection:
-        begun = list(
+        rollouts = list(
             await connection.scalars(
                 select(RolloutRow.id)
                 .where(
@@ -188,8 +188,8 @@ async def oldest_running(db: Database, campaign: CampaignId, limit: int) -> list
                 .limit(limit)
             )
         )
-        if begun:
-            return [rollout_workflow(RolloutId(each)) for each in begun]
+        if rollouts:
+            return [rollout_workflow(RolloutId(rollout)) for rollout in rollouts]
         rows = await connection.execute(
             select(GroupRow.id, GroupRow.kind)
             .where(GroupRow.campaign_id == campaign, GroupRow.status == GroupStatus.RUNNING)
@@ -202,39 +202,39 @@ async def oldest_running(db: Database, campaign: CampaignId, limit: int) -> list
         ]
 
 
-def _conditions(campaign: CampaignId, wanted: RolloutQuery) -> Sequence[ColumnElement[bool]]:
-    found: list[ColumnElement[bool]] = []
-    if wanted.failed:
-        found += [DONE, ~MASKED, RolloutRow.verdict != Verdict.RESOLVED]
-    if wanted.masked:
-        found.append(MASKED)
-    if wanted.suspicious:
-        found.append(func.cardinality(RolloutRow.suspicions) > 0)
-    if wanted.verdict is not None:
-        found.append(RolloutRow.verdict == wanted.verdict)
-    if wanted.stop is not None:
-        found.append(RolloutRow.stop_reason == wanted.stop)
-    if wanted.task is not None:
-        found.append(RolloutRow.task_id.contains(wanted.task, autoescape=True))
-    if wanted.split is not None:
-        found.append(GroupRow.split == wanted.split)
-    if wanted.version is not None:
-        found.append(GroupRow.policy_version == wanted.version)
-    if wanted.step is not None:
-        found.append(
+def _conditions(campaign: CampaignId, query: RolloutQuery) -> Sequence[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if query.failed:
+        conditions += [DONE, ~MASKED, RolloutRow.verdict != Verdict.RESOLVED]
+    if query.masked:
+        conditions.append(MASKED)
+    if query.suspicious:
+        conditions.append(func.cardinality(RolloutRow.suspicions) > 0)
+    if query.verdict is not None:
+        conditions.append(RolloutRow.verdict == query.verdict)
+    if query.stop is not None:
+        conditions.append(RolloutRow.stop_reason == query.stop)
+    if query.task is not None:
+        conditions.append(RolloutRow.task_id.contains(query.task, autoescape=True))
+    if query.split is not None:
+        conditions.append(GroupRow.split == query.split)
+    if query.version is not None:
+        conditions.append(GroupRow.policy_version == query.version)
+    if query.step is not None:
+        conditions.append(
             exists().where(
                 StepGroupRow.group_id == RolloutRow.group_id,
                 StepGroupRow.campaign_id == campaign,
-                StepGroupRow.step == wanted.step,
+                StepGroupRow.step == query.step,
             )
         )
-    if wanted.fault is not None:
-        found.append(RolloutRow.fault.icontains(wanted.fault, autoescape=True))
-    if wanted.min_turns is not None:
-        found.append(RolloutRow.num_turns >= wanted.min_turns)
-    if wanted.max_turns is not None:
-        found.append(RolloutRow.num_turns <= wanted.max_turns)
-    return [*found, *map(_holds, wanted.conditions)]
+    if query.fault is not None:
+        conditions.append(RolloutRow.fault.icontains(query.fault, autoescape=True))
+    if query.min_turns is not None:
+        conditions.append(RolloutRow.num_turns >= query.min_turns)
+    if query.max_turns is not None:
+        conditions.append(RolloutRow.num_turns <= query.max_turns)
+    return [*conditions, *map(_holds, query.conditions)]
 
 
 def _holds(condition: Condition) -> ColumnElement[bool]:

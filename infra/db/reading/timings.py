@@ -58,7 +58,7 @@ async def read(connection: AsyncConnection, campaign: CampaignId) -> tuple[Phase
     order = {name: position for position, name in enumerate(_PHASES)}
     timings = sorted(
         (PhaseTiming(*row) for row in by_phase),
-        key=lambda each: (order.get(each.phase, len(order)), each.phase),
+        key=lambda timing: (order.get(timing.phase, len(order)), timing.phase),
     )
     for name, statement in (("one reply", replies), ("one command", commands), ("one step", step)):
         p50_s, p95_s = (await connection.execute(statement)).one()

@@ -96,13 +96,13 @@ async def stored_bytes(connection: AsyncConnection) -> int:
 
 async def wal_position(connection: AsyncConnection) -> int:
     """Bytes that Postgres has written to its log since it was made."""
-    found = await connection.scalar(text("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn"))
-    return int(found)
+    position = await connection.scalar(text("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn"))
+    return int(position)
 
 
 async def num_reply_parts(connection: AsyncConnection, rollout: RolloutId) -> int:
     """Rows that the store has of a rollout's replies under way."""
-    found = await connection.scalar(
+    num_parts = await connection.scalar(
         select(func.count()).where(PartialCallRow.rollout_id == rollout)
     )
-    return found or 0
+    return num_parts or 0

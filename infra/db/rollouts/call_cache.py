@@ -65,7 +65,7 @@ class PlayedCalls:
 
     calls: list[Call] = field(default_factory=list)
     executions: list[Execution] = field(default_factory=list)
-    asked: NextRequest | None = None
+    last_request: NextRequest | None = None
     """The request asked last, after some of these calls."""
     num_bytes: int = 0
     """About what it takes in memory."""
@@ -75,20 +75,20 @@ class PlayedCalls:
         return Record(self.calls, self.executions)
 
     def add_call(self, call: Call) -> None:
-        self.calls.append(kept := packed(call))
-        self.num_bytes += _num_bytes(kept)
+        self.calls.append(packed_call := packed(call))
+        self.num_bytes += _num_bytes(packed_call)
 
     def add_execution(self, execution: Execution) -> None:
         self.executions.append(execution)
         self.num_bytes += EXECUTION_BYTES + _sizes(execution.output, execution.command)
 
-    def add_asked(self, asked: NextRequest) -> None:
-        first = 0 if self.asked is None else len(self.asked.request.messages)
-        new = asked.request.messages[first:]
+    def add_asked(self, next_request: NextRequest) -> None:
+        first = 0 if self.last_request is None else len(self.last_request.request.messages)
+        new = next_request.request.messages[first:]
         # A reply's text is that of its call.
         texts = [message.text for message in new if message.role is not Role.ASSISTANT]
         self.num_bytes += MESSAGE_BYTES * len(new) + _sizes(*texts)
-        self.asked = asked
+        self.last_request = next_request
 
 
 @dataclass(slots=True)
@@ -134,20 +134,20 @@ class CallCache:
         self.reads = HistoryReads()
         self._db = db
         self._max_bytes = max_bytes
-        self._known: OrderedDict[tuple[RolloutId, int], tuple[_Sized, int]] = OrderedDict()
+        self._cached: OrderedDict[tuple[RolloutId, int], tuple[_Sized, int]] = OrderedDict()
         """With the bytes that were counted for it."""
         self._num_bytes = 0
 
     async def played(self, rollout: RolloutId, epoch: int) -> PlayedCalls:
         """All that is stored of an agent's epoch."""
-        known, _ = self._known.get((rollout, epoch), (None, 0))
-        if isinstance(known, PlayedCalls) and known.calls:
-            newest = known.calls[-1]
+        cached, _ = self._cached.get((rollout, epoch), (None, 0))
+        if isinstance(cached, PlayedCalls) and cached.calls:
+            newest = cached.calls[-1]
             calls, executions = await turns.history(self._db, rollout, epoch, newest.number)
             if calls and packed(calls[0]) == newest:
                 self.reads.count(is_known=True)
                 calls[0] = newest  # the object that the request asked last may hold as well
-                whole = _added(_before(known, newest.number), calls, executions)
+                whole = _added(_before(cached, newest.number), calls, executions)
                 self.keep(rollout, epoch, whole)
                 return whole
         calls, executions = await turns.history(self._db, rollout, epoch)
@@ -157,61 +157,63 @@ class CallCache:
         self.keep(rollout, epoch, whole)
         return whole
 
-    def keep(self, rollout: RolloutId, epoch: int, known: PlayedCalls) -> None:
+    def keep(self, rollout: RolloutId, epoch: int, played: PlayedCalls) -> None:
         """Keep what the caller has read, with what it stored since then."""
         # A copy: two attempts of an activity may add to what they read.
-        own = PlayedCalls([*known.calls], [*known.executions], known.asked, known.num_bytes)
+        own = PlayedCalls(
+            [*played.calls], [*played.executions], played.last_request, played.num_bytes
+        )
         self._keep(rollout, epoch, own)
 
     def forget(self, rollout: RolloutId, epoch: int) -> None:
         """An epoch whose last turn is played: should it be read again, the store has it."""
-        _, counted = self._known.pop((rollout, epoch), (None, 0))
+        _, counted = self._cached.pop((rollout, epoch), (None, 0))
         self._num_bytes -= counted
 
     async def settled(self, rollout: RolloutId, epoch: int) -> list[StoredCall]:
         """All stored replies of a program's epoch by number."""
-        known, _ = self._known.get((rollout, epoch), (None, 0))
-        if not isinstance(known, SettledRequests):
-            known = SettledRequests()
-        newest = max(known.calls, default=None)
-        found = await self._settled(rollout, epoch, known, newest)
-        is_known = newest is not None and found.pop(newest, _NOT_FOUND) == known.calls[newest]
+        cached, _ = self._cached.get((rollout, epoch), (None, 0))
+        if not isinstance(cached, SettledRequests):
+            cached = SettledRequests()
+        newest = max(cached.calls, default=None)
+        answers = await self._settled(rollout, epoch, cached, newest)
+        is_known = newest is not None and answers.pop(newest, _NOT_FOUND) == cached.calls[newest]
         if newest is not None and not is_known:
-            known = SettledRequests()
-            found = await self._settled(rollout, epoch, known, None)
-        if is_known or found:
+            cached = SettledRequests()
+            answers = await self._settled(rollout, epoch, cached, None)
+        if is_known or answers:
             self.reads.count(is_known=is_known)
         # Two attempts may read at once: what both found is added once.
-        for number, stored in found.items():
-            if number not in known.calls:
-                known.add(number, stored)
-        self._keep(rollout, epoch, known)
-        calls = [known.calls[number] for number in sorted(known.calls)]
-        return [each for each in calls if each is not None]
+        for number, stored in answers.items():
+            if number not in cached.calls:
+                cached.add(number, stored)
+        self._keep(rollout, epoch, cached)
+        calls = [cached.calls[number] for number in sorted(cached.calls)]
+        return [call for call in calls if call is not None]
 
     async def _settled(
-        self, rollout: RolloutId, epoch: int, known: SettledRequests, newest: int | None
+        self, rollout: RolloutId, epoch: int, cached: SettledRequests, newest: int | None
     ) -> dict[int, StoredCall | None]:
-        first = known.first_open if newest is None else min(known.first_open, newest)
-        which = {
+        first = cached.first_open if newest is None else min(cached.first_open, newest)
+        parameters = {
             "rollout": rollout,
             "epoch": epoch,
             "first": first,
-            "known": [each for each in known.calls if each >= first and each != newest],
+            "known": [number for number in cached.calls if number >= first and number != newest],
         }
         async with self._db.statement() as connection:
-            rows = (await connection.execute(_SETTLED, which)).all()
+            rows = (await connection.execute(_SETTLED, parameters)).all()
         return {
             number: None if history is None else StoredCall(packed(Call(*call)), history)
             for number, history, *call in rows
         }
 
-    def _keep(self, rollout: RolloutId, epoch: int, known: _Sized) -> None:
+    def _keep(self, rollout: RolloutId, epoch: int, epoch_calls: _Sized) -> None:
         self.forget(rollout, epoch)
-        self._known[rollout, epoch] = known, known.num_bytes
-        self._num_bytes += known.num_bytes
+        self._cached[rollout, epoch] = epoch_calls, epoch_calls.num_bytes
+        self._num_bytes += epoch_calls.num_bytes
         while self._num_bytes > self._max_bytes:
-            _, (_, counted) = self._known.popitem(last=False)
+            _, (_, counted) = self._cached.popitem(last=False)
             self._num_bytes -= counted
 
 
@@ -231,8 +233,12 @@ def packed(call: Call) -> Call:
 def _num_bytes(call: Call) -> int:
     num = CALL_BYTES + _sizes(call.prompt_ids, call.completion_ids, call.logprobs, call.text)
     if call.parts is not None:
-        asked = [part for each in call.parts.tool_calls for part in (each.name, each.arguments)]
-        num += MESSAGE_BYTES + _sizes(call.parts.text, call.parts.reasoning, *asked)
+        texts = [
+            part
+            for tool_call in call.parts.tool_calls
+            for part in (tool_call.name, tool_call.arguments)
+        ]
+        num += MESSAGE_BYTES + _sizes(call.parts.text, call.parts.reasoning, *texts)
     return num
 
 
@@ -240,18 +246,18 @@ def _sizes(*values: object) -> int:
     return sum(map(getsizeof, values))
 
 
-def _before(known: PlayedCalls, number: int) -> PlayedCalls:
+def _before(played: PlayedCalls, number: int) -> PlayedCalls:
     """Without call `number`, the newest, and its executions."""
-    newest = known.calls[-1]
+    newest = played.calls[-1]
     last = PlayedCalls()
     last.add_call(newest)
-    executions = known.executions
+    executions = played.executions
     end = len(executions)
     while end and executions[end - 1].call == number:
         end -= 1
         last.add_execution(executions[end])
     return PlayedCalls(
-        known.calls[:-1], executions[:end], known.asked, known.num_bytes - last.num_bytes
+        played.calls[:-1], executions[:end], played.last_request, played.num_bytes - last.num_bytes
     )
 
 

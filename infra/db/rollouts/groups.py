@@ -177,12 +177,12 @@ async def unfinished(db: Database, group: GroupId) -> list[int]:
     """Rollouts of an open group to play, by sample index: not ended, or cut off from outside."""
     cut = RolloutRow.stop_reason.in_((StopReason.CANCELLED, StopReason.TERMINATED))
     async with db.transaction() as connection:
-        found = await connection.scalars(
+        ids = await connection.scalars(
             select(RolloutRow.sample_index)
             .where(RolloutRow.group_id == group, ~DONE | cut)
             .order_by(RolloutRow.sample_index)
         )
-        return list(found)
+        return list(ids)
 
 
 async def finish_group(db: Database, group: GroupId, *, cancelled: bool = False) -> GroupStatus:

@@ -53,20 +53,25 @@ class Kept:
         return self.rollout, self.epoch, self.number
 
 
-async def put(db: Database, kept: Iterable[Kept]) -> None:
+async def put(db: Database, beginnings: Iterable[Kept]) -> None:
     """Keep parts of replies, unless the store has them, or the whole of the call, or the rollout
     has moved on: that is refused when its reply is stored whole. Raises DatabaseError."""
-    kept = list(kept)
+    beginnings = list(beginnings)
     values = [
-        {"rollout_id": one.rollout, "epoch": one.epoch, "number": one.number}
-        | {"sampling": one.sampling}
-        | {name: getattr(one.part, name) for name in _PART}
+        {"rollout_id": beginning.rollout, "epoch": beginning.epoch, "number": beginning.number}
+        | {"sampling": beginning.sampling}
+        | {name: getattr(beginning.part, name) for name in _PART}
         # In one order everywhere: two processes that wait for each other's rows would deadlock.
-        for one in sorted(kept, key=lambda one: (one.key, one.sampling, one.part.start))
+        for beginning in sorted(
+            beginnings,
+            key=lambda beginning: (beginning.key, beginning.sampling, beginning.part.start),
+        )
     ]
     async with db.transaction() as connection:
         await connection.execute(_PUT, values)
-        await connection.execute(_DROP, {"rollouts": sorted({one.rollout for one in kept})})
+        await connection.execute(
+            _DROP, {"rollouts": sorted({beginning.rollout for beginning in beginnings})}
+        )
 
 
 async def get(db: Database, rollout: RolloutId, epoch: int, number: int) -> PartialCall | None:
@@ -83,4 +88,6 @@ async def get(db: Database, rollout: RolloutId, epoch: int, number: int) -> Part
         )
     samplings = groupby(rows, key=lambda row: row[0])
     beginnings = (begun_by(ReplyPart(*row[1:]) for row in rows) for _, rows in samplings)
-    return max(filter(None, beginnings), key=lambda begun: len(begun.completion_ids), default=None)
+    return max(
+        filter(None, beginnings), key=lambda beginning: len(beginning.completion_ids), default=None
+    )

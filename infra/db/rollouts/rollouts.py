@@ -366,8 +366,8 @@ async def _of_epoch(db: Database, rollout: RolloutId, epoch: int, column: Any) -
 
 async def _one_column(db: Database, rollout: RolloutId, column: Any) -> Any:
     async with db.statement() as connection:
-        found = await connection.execute(select(column).where(RolloutRow.id == rollout))
-        row = found.one_or_none()
+        result = await connection.execute(select(column).where(RolloutRow.id == rollout))
+        row = result.one_or_none()
     if row is None:
         raise unknown("rollout", rollout)
     return row[0]
@@ -382,5 +382,5 @@ def _storable(value: Any) -> Any:
     if isinstance(value, str):
         return plain(value)
     if isinstance(value, Mapping):
-        return {key: _storable(each) for key, each in value.items()}
-    return [_storable(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: _storable(part) for key, part in value.items()}
+    return [_storable(part) for part in value] if isinstance(value, list | tuple) else value

@@ -102,8 +102,8 @@ async def put_call(db: Database, rollout: RolloutId, epoch: int, call: Call) -> 
     """Store a reply; the one that stands: this one, or what an earlier attempt stored. Raises
     Fenced."""
     async with db.statement() as connection:
-        written = await write_call(connection, rollout, epoch, call)
-        return written or await standing_call(connection, rollout, epoch, call.number)
+        new_call = await write_call(connection, rollout, epoch, call)
+        return new_call or await standing_call(connection, rollout, epoch, call.number)
 
 
 async def write_call(
@@ -180,9 +180,9 @@ async def history(
 ) -> tuple[list[Call], list[Execution]]:
     """Every call of the epoch from call `first` on and every command of theirs that has run, in
     their order; one query."""
-    which = {"rollout": rollout, "epoch": epoch, "first": first}
+    parameters = {"rollout": rollout, "epoch": epoch, "first": first}
     async with db.statement() as connection:
-        rows = (await connection.execute(_HISTORY, which)).all()
+        rows = (await connection.execute(_HISTORY, parameters)).all()
     middle = len(CALL)
     replies = {row[0]: row for row in rows}
     results = [Execution(*row[middle:]) for row in rows if row[middle] is not None]

@@ -72,29 +72,29 @@ class PlainTable:
 
 def tables() -> list[PlainTable]:
     """Tables of an archive: what is referred to comes before what refers to it."""
-    found = [each for each in Base.metadata.sorted_tables if _is_archived(each)]
+    archived = [table for table in Base.metadata.sorted_tables if _is_archived(table)]
     return [
         PlainTable(
-            each.name,
-            {column.name: _kind(column) for column in each.columns if column.name != INCOMPLETE},
+            table.name,
+            {column.name: _kind(column) for column in table.columns if column.name != INCOMPLETE},
         )
-        for each in found
+        for table in archived
     ]
 
 
 def of_rollouts() -> list[Table]:
     """Tables whose rows belong to a rollout, children first."""
-    found = [each for each in Base.metadata.sorted_tables if _belongs_to_rollout(each)]
-    return list(reversed(found))
+    of_rollout = [table for table in Base.metadata.sorted_tables if _belongs_to_rollout(table)]
+    return list(reversed(of_rollout))
 
 
 def of_campaign() -> list[Table]:
     """The other tables but for campaigns and rollouts themselves, children first."""
     others = {*SHARED, CAMPAIGNS, RolloutRow.__tablename__}
     return [
-        each
-        for each in reversed(Base.metadata.sorted_tables)
-        if each.name not in others and not _belongs_to_rollout(each)
+        table
+        for table in reversed(Base.metadata.sorted_tables)
+        if table.name not in others and not _belongs_to_rollout(table)
     ]
 
 
@@ -116,8 +116,8 @@ async def read(
         )
     )
     for first in range(0, len(rollouts), ROLLOUTS_AT_ONCE):
-        some = rollouts[first : first + ROLLOUTS_AT_ONCE]
-        statement = select(*columns).where(are(of.c.rollout_id, some)).order_by(*of.primary_key)
+        chunk = rollouts[first : first + ROLLOUTS_AT_ONCE]
+        statement = select(*columns).where(are(of.c.rollout_id, chunk)).order_by(*of.primary_key)
         async for rows in _streamed(connection, statement):
             yield rows
 
@@ -198,10 +198,10 @@ async def _streamed(
 
 def _plain(column: Column[Any]) -> TypeEngine[Any]:
     """The type that Postgres knows the column by."""
-    found: Any = column.type
-    while isinstance(found, TypeDecorator):
-        found = found.impl_instance
-    return found
+    plain: Any = column.type
+    while isinstance(plain, TypeDecorator):
+        plain = plain.impl_instance
+    return plain
 
 
 def _read_as(column: Column[Any]) -> ColumnElement[Any]:

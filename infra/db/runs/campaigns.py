@@ -101,7 +101,8 @@ async def create(db: Database, config: AnyRun, selected: Sequence[Selected] = ()
         created = await connection.scalar(statement.returning(CampaignRow.id))
         if created is not None and selected:
             await connection.execute(
-                insert(SelectionRow), [{"campaign_id": created} | asdict(each) for each in selected]
+                insert(SelectionRow),
+                [{"campaign_id": created} | asdict(selection) for selection in selected],
             )
     if created is not None:
         return True
@@ -186,13 +187,13 @@ async def set_status(
         case((CampaignRow.status == status, CampaignRow.finished_at)), func.now()
     )
     async with db.transaction() as connection:
-        written = await connection.scalar(
+        new_status = await connection.scalar(
             update(CampaignRow)
             .where(CampaignRow.id == campaign, CampaignRow.status != CampaignStatus.FINISHED)
             .values(status=status, error=error, finished_at=ended_at if status in ENDS else None)
             .returning(CampaignRow.status)
         )
-    return written or (await get(db, campaign)).status
+    return new_status or (await get(db, campaign)).status
 
 
 async def resume(
@@ -204,14 +205,14 @@ async def resume(
     The one it had; None, and nothing changed, when it had not ended that way. Raises UsageError
     while it is deleted or restored."""
     async with db.transaction() as connection:
-        found = (
+        row = (
             await connection.execute(
                 select(CampaignRow.status, CampaignRow.incomplete)
                 .where(CampaignRow.id == campaign)
                 .with_for_update()
             )
         ).one_or_none()
-        before, incomplete = (None, None) if found is None else found
+        before, incomplete = (None, None) if row is None else row
         refuse_incomplete(campaign, incomplete)
         if before not in (CampaignStatus.CANCELLED, CampaignStatus.FAILED):
             return None
@@ -241,7 +242,7 @@ async def end_underway(
     """Give a campaign that is under way its end. False, and nothing changed, when the row was
     written since it was seen."""
     async with db.transaction() as connection:
-        written = await connection.execute(
+        updated = await connection.execute(
             update(CampaignRow)
             .where(
                 CampaignRow.id == seen.campaign,
@@ -249,7 +250,7 @@ async def end_underway(
             )
             .values(status=status, error=error, finished_at=func.now())
         )
-    return bool(written.rowcount)
+    return bool(updated.rowcount)
 
 
 async def reopen(db: Database, campaign: CampaignId) -> None:
@@ -335,10 +336,10 @@ def _on_given_device(
 
 def _at_stored_ports(config: AnyRun, stored: AnyRun) -> AnyRun:
     """A port 0 asks for a free one: it stands for the one that was chosen and stored."""
-    given, known = config.policy.engines, stored.policy.engines
-    if len(given) != len(known):
+    new_engines, old_engines = config.policy.engines, stored.policy.engines
+    if len(new_engines) != len(old_engines):
         return config
-    pairs = zip(given, known, strict=True)
+    pairs = zip(new_engines, old_engines, strict=True)
     engines = tuple(
         old if urlsplit(new).port == 0 and urlsplit(new).hostname == urlsplit(old).hostname else new
         for new, old in pairs

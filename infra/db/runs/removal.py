@@ -28,12 +28,12 @@ async def mark(db: Database, campaign: CampaignId) -> str:
     """From here on the campaign cannot be started; its uid. Raises UnknownId, and UsageError while
     it runs or another run grades its patches."""
     async with db.transaction() as connection:
-        found = await connection.execute(
+        result = await connection.execute(
             select(CampaignRow.status, CampaignRow.uid)
             .where(CampaignRow.id == campaign)
             .with_for_update()
         )
-        row = found.one_or_none()
+        row = result.one_or_none()
         if row is None:
             raise unknown("campaign", campaign)
         if row.status not in (*ENDS, CampaignStatus.CREATED):
@@ -64,11 +64,11 @@ async def remove(
     """Remove what is marked. `progress`: rollouts that went, and of how many."""
     async with db.transaction() as connection:
         total = await campaign_rows.num_rollouts(connection, campaign)
-    gone = 0
-    progress(gone, total)
+    num_removed = 0
+    progress(num_removed, total)
     while number := await _remove_rollouts(db, campaign, uid):
-        gone += number
-        progress(min(gone, total), total)
+        num_removed += number
+        progress(min(num_removed, total), total)
     for table in campaign_rows.of_campaign():
         while await _remove_some(db, table.name, campaign, uid):
             pass
@@ -97,7 +97,7 @@ async def _remove_rollouts(db: Database, campaign: CampaignId, uid: str) -> int:
     async with db.transaction() as connection:
         if not await _is_marked(connection, campaign, uid):
             return 0
-        some = list(
+        ids = list(
             await connection.scalars(
                 select(RolloutRow.id)
                 .where(RolloutRow.campaign_id == campaign)
@@ -107,14 +107,14 @@ async def _remove_rollouts(db: Database, campaign: CampaignId, uid: str) -> int:
         )
         for table in campaign_rows.of_rollouts():
             await connection.execute(
-                delete(table).where(campaign_rows.are(table.c.rollout_id, some))
+                delete(table).where(campaign_rows.are(table.c.rollout_id, ids))
             )
-        await connection.execute(delete(RolloutRow).where(campaign_rows.are(RolloutRow.id, some)))
-    return len(some)
+        await connection.execute(delete(RolloutRow).where(campaign_rows.are(RolloutRow.id, ids)))
+    return len(ids)
 
 
 async def _remove_some(db: Database, table: str, campaign: CampaignId, uid: str) -> int:
-    some = (
+    rows = (
         f'SELECT ctid FROM "{table}" WHERE campaign_id = :campaign LIMIT {ROWS_AT_ONCE} '
         "FOR UPDATE SKIP LOCKED"
     )
@@ -122,19 +122,19 @@ async def _remove_some(db: Database, table: str, campaign: CampaignId, uid: str)
         if not await _is_marked(connection, campaign, uid):
             return 0
         removed = await connection.execute(
-            text(f'DELETE FROM "{table}" WHERE ctid = ANY(ARRAY({some}))'), {"campaign": campaign}
+            text(f'DELETE FROM "{table}" WHERE ctid = ANY(ARRAY({rows}))'), {"campaign": campaign}
         )
     return removed.rowcount
 
 
 async def _is_marked(connection: AsyncConnection, campaign: CampaignId, uid: str) -> bool:
     """Another removal may have completed this one, and the name be a new campaign's."""
-    found = await connection.scalar(
+    incomplete = await connection.scalar(
         select(CampaignRow.incomplete)
         .where(CampaignRow.id == campaign, CampaignRow.uid == uid)
         .with_for_update(read=True, key_share=True)
     )
-    return found is Incomplete.DELETING
+    return incomplete is Incomplete.DELETING
 
 
 async def _graded_by(connection: AsyncConnection, campaign: CampaignId) -> list[str]:

@@ -27,10 +27,10 @@ async def refuse_stored(db: Database, campaign: CampaignId, uid: str) -> None:
     """Refuse a run that is stored, or whose name another one has. One that an interrupted restore
     left is not stored. Raises UsageError."""
     async with db.transaction() as connection:
-        found = await connection.execute(
+        result = await connection.execute(
             select(CampaignRow.uid, CampaignRow.incomplete).where(CampaignRow.id == campaign)
         )
-        row = found.one_or_none()
+        row = result.one_or_none()
     if row is None:
         return
     if row.incomplete is Incomplete.DELETING:
@@ -56,11 +56,11 @@ async def refuse_other_tasks(db: Database, rows: Sequence[Mapping[str, Any]]) ->
                 campaign_rows.are(TaskRow.id, list(hashes))
             )
         )
-        other = sorted(id for id, content in stored if content != hashes[id])
-    if other:
+        changed = sorted(id for id, content in stored if content != hashes[id])
+    if changed:
         raise UsageError(
-            f"task {other[0]} is stored with other content than in the archive"
-            + (f", and {len(other) - 1} more are" if len(other) > 1 else ""),
+            f"task {changed[0]} is stored with other content than in the archive"
+            + (f", and {len(changed) - 1} more are" if len(changed) > 1 else ""),
             remedy="restore into a home of its own (--home)",
         )
 
@@ -98,10 +98,10 @@ async def put_tasks(db: Database, table: PlainTable, rows: Sequence[Mapping[str,
 
 async def _place(connection: AsyncConnection, row: Mapping[str, Any]) -> int:
     of_split = (TaskRow.source == row["source"]) & (TaskRow.split == row["split"])
-    taken = await connection.scalar(
+    holder = await connection.scalar(
         select(TaskRow.id).where(of_split, TaskRow.position == row["position"])
     )
-    if taken is None:
+    if holder is None:
         return row["position"]
     last = await connection.scalar(select(func.max(TaskRow.position)).where(of_split))
     return (last or 0) + 1

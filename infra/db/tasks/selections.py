@@ -137,20 +137,20 @@ async def choose(db: Database, config: OverTasks, split: str) -> list[Selected]:
             assert_never(config)
     # Every bundled task was solved by its generator.
     uses_all = config.tasks.unverified is Unverified.USE or config.tasks.source == BUNDLED
-    known: Mapping[TaskId, Verification] = {}
-    others = ids
+    verifications: Mapping[TaskId, Verification] = {}
+    of_other_kinds = ids
     if not (takes_any or uses_all):
-        known = await verification_of(db, config.task_source, split)
+        verifications = await verification_of(db, config.task_source, split)
         # Only SWE tasks have patches that could verify them.
-        others = await tasks.ids_of_other_kinds(db, config.task_source, split, SWE)
+        of_other_kinds = await tasks.ids_of_other_kinds(db, config.task_source, split, SWE)
     excluded = dict.fromkeys(ids)
     if isinstance(config, CampaignConfig) and split == "train" and config.curriculum.pass_rates_of:
         excluded |= await _by_pass_rate(db, config, ids)
-    unjudged = set(others)
+    unjudged = set(of_other_kinds)
     selected: list[Selected] = []
     position = 0
     for id in ids:
-        verification = None if id in unjudged else known[id]
+        verification = None if id in unjudged else verifications[id]
         exclusion = excluded[id]
         if verification not in (None, Verification.VERIFIED):
             exclusion = Exclusion.VERIFICATION

@@ -58,7 +58,7 @@ async def remove(db: Database, source: str, ids: Sequence[TaskId] = ()) -> int:
         if used := await _uses(connection, doomed):
             raise UsageError(
                 f"{len(used)} of {len(doomed)} tasks of source {source!r} are used: "
-                + _named([f"{each.task} by campaign {each.campaign}" for each in used]),
+                + _named([f"{use.task} by campaign {use.campaign}" for use in used]),
                 remedy="name unused tasks only; a used task is kept, and a corrected one "
                 "needs another id (`tasks import --id-prefix`)",
             )
@@ -76,7 +76,7 @@ async def replace(
     replaced: set[TaskId] = set()
     async with db.transaction() as connection:
         await connection.execute(_LOCK)
-        used = {each.task for each in await _uses(connection, [task.id for task in tasks])}
+        used = {use.task for use in await _uses(connection, [task.id for task in tasks])}
         for task in tasks:
             if task.id not in used:
                 changed = await connection.execute(
@@ -107,13 +107,13 @@ async def _uses(connection: AsyncConnection, ids: Sequence[TaskId]) -> list[Task
         ~exists().where(SelectionRow.campaign_id == CampaignRow.id),
     )
     first = func.coalesce(
-        *(each.limit(1).scalar_subquery() for each in (by_rollout, by_group, by_selection)),
+        *(way.limit(1).scalar_subquery() for way in (by_rollout, by_group, by_selection)),
         by_listing.limit(1).scalar_subquery(),
     )
     ways = (by_rollout, by_group, by_selection, by_listing)
     rows = await connection.execute(
         select(TaskRow.id, first)
-        .where(_are(ids), or_(*(each.exists() for each in ways)))
+        .where(_are(ids), or_(*(way.exists() for way in ways)))
         .order_by(TaskRow.id)
     )
     return [TaskUse(TaskId(id), campaign) for id, campaign in rows]

@@ -76,7 +76,7 @@ class TaskSummary:
 async def put_tasks(db: Database, tasks: Sequence[AnyTask]) -> int:
     """Store the tasks that are new; how many were. All or none: raises UsageError when an id is
     taken by other content."""
-    given = {task.id: task for task in tasks}
+    by_id = {task.id: task for task in tasks}
     hashes = _checked_hashes(tasks)
     async with db.transaction() as connection:
         stored = await _locked(connection, hashes)
@@ -86,7 +86,7 @@ async def put_tasks(db: Database, tasks: Sequence[AnyTask]) -> int:
                 f"{len(changed)} tasks are stored with other content: {_named(changed)}",
                 remedy="a changed task needs another id",
             )
-        new = {id: task for id, task in given.items() if id not in stored}
+        new = {id: task for id, task in by_id.items() if id not in stored}
         await _insert(connection, new, hashes)
     return len(new)
 
@@ -97,20 +97,22 @@ async def import_tasks(db: Database, tasks: Sequence[AnyTask]) -> list[ImportFat
     fates: list[ImportFate] = []
     new: dict[TaskId, AnyTask] = {}
     async with db.transaction() as connection:
-        given = zip(tasks, hashes, strict=True)
-        known = await _locked(connection, {task.id: it for task, it in given if it is not None})
+        pairs = zip(tasks, hashes, strict=True)
+        stored = await _locked(
+            connection, {task.id: digest for task, digest in pairs if digest is not None}
+        )
         for task, content_hash in zip(tasks, hashes, strict=True):
             if content_hash is None:
                 fates.append(ImportFate.NOT_STORABLE)
-            elif task.id not in known:
-                known[task.id] = content_hash
+            elif task.id not in stored:
+                stored[task.id] = content_hash
                 new[task.id] = task
                 fates.append(ImportFate.NEW)
             else:
                 fates.append(
-                    ImportFate.SAME if known[task.id] == content_hash else ImportFate.OTHER_CONTENT
+                    ImportFate.SAME if stored[task.id] == content_hash else ImportFate.OTHER_CONTENT
                 )
-        await _insert(connection, new, known)
+        await _insert(connection, new, stored)
     return fates
 
 
@@ -136,7 +138,7 @@ async def get_tasks(db: Database, source: str, split: str | None) -> list[AnyTas
 
 async def summaries(db: Database, source: str, split: str | None) -> list[TaskSummary]:
     """Summaries of tasks in listing order; of all splits when `split` is None."""
-    named = func.coalesce(func.jsonb_array_length(_JUDGE["fail_to_pass"]), 0) + func.coalesce(
+    num_tests = func.coalesce(func.jsonb_array_length(_JUDGE["fail_to_pass"]), 0) + func.coalesce(
         func.jsonb_array_length(_JUDGE["pass_to_pass"]), 0
     )
     files = select(func.count()).select_from(func.jsonb_object_keys(TaskRow.spec["tests"]).alias())
@@ -147,7 +149,7 @@ async def summaries(db: Database, source: str, split: str | None) -> list[TaskSu
                 TaskRow.split,
                 _IMAGE,
                 case((KIND == SWE, func.coalesce(_JUDGE["kind"].astext, "exit_code")), else_=KIND),
-                func.coalesce(func.nullif(named, 0), files.scalar_subquery()),
+                func.coalesce(func.nullif(num_tests, 0), files.scalar_subquery()),
             )
             .where(*_of(source, split))
             .order_by(TaskRow.split, TaskRow.position)
@@ -193,7 +195,7 @@ async def known_source(db: Database, source: str, split: str | None = None) -> N
     """Check that a source or split has tasks. Raises UsageError, which lists what is stored, for a
     source or split without tasks."""
     splits = await list_splits(db)
-    of_source = [each.split for each in splits if each.source == source]
+    of_source = [row.split for row in splits if row.source == source]
     if of_source and split in (None, *of_source):
         return
     if of_source:
@@ -201,7 +203,7 @@ async def known_source(db: Database, source: str, split: str | None = None) -> N
             f"source {source!r} has no tasks in split {split!r}",
             remedy=f"its splits: {', '.join(of_source)}",
         )
-    names = list(dict.fromkeys(each.source for each in splits))
+    names = list(dict.fromkeys(row.source for row in splits))
     near = get_close_matches(source, names, 1)
     raise UsageError(
         f"no tasks of source {source!r} are stored"
@@ -233,24 +235,24 @@ async def list_images(
         return [TaskImage(*row) for row in rows]
 
 
-async def _locked(connection: AsyncConnection, given: Mapping[TaskId, str]) -> dict[TaskId, str]:
+async def _locked(connection: AsyncConnection, hashes: Mapping[TaskId, str]) -> dict[TaskId, str]:
     """The content hashes of those that are stored, as hashes are made today, and no other put until
-    the end. `given` are the hashes to compare with."""
+    the end. `hashes` are those to compare with."""
     # Positions count up per split, so two puts at once must take turns.
     await connection.execute(text("LOCK TABLE tasks IN SHARE ROW EXCLUSIVE MODE"))
-    known = {
+    stored_hashes = {
         TaskId(row.id): row.content_hash
         for row in await connection.execute(
-            select(TaskRow.id, TaskRow.content_hash).where(_is_one_of(given))
+            select(TaskRow.id, TaskRow.content_hash).where(_is_one_of(hashes))
         )
     }
     # A row's hash may have been made another way: then its content is what counts.
-    others = [id for id, content_hash in known.items() if content_hash != given[id]]
-    if others:
-        specs = await connection.scalars(select(TaskRow.spec).where(_is_one_of(others)))
+    changed = [id for id, content_hash in stored_hashes.items() if content_hash != hashes[id]]
+    if changed:
+        specs = await connection.scalars(select(TaskRow.spec).where(_is_one_of(changed)))
         stored = map(read_task, specs)
-        known |= {task.id: task.content_hash for task in stored}
-    return known
+        stored_hashes |= {task.id: task.content_hash for task in stored}
+    return stored_hashes
 
 
 def _is_one_of(ids: Iterable[TaskId]) -> ColumnElement[bool]:
@@ -283,8 +285,8 @@ async def _insert(
 
 
 def _of(source: str, split: str | None) -> list[ColumnElement[bool]]:
-    wanted = [TaskRow.source == source]
-    return wanted if split is None else [*wanted, TaskRow.split == split]
+    conditions = [TaskRow.source == source]
+    return conditions if split is None else [*conditions, TaskRow.split == split]
 
 
 def _checked_hashes(tasks: Sequence[AnyTask]) -> dict[TaskId, str]:

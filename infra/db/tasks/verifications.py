@@ -94,8 +94,8 @@ async def references(db: Database, task: TaskId) -> References:
     async with db.transaction() as connection:
         rows = [tuple(row) for row in await connection.execute(newest)]
     gold, empty = (
-        [(verdict, report) for player, verdict, report in rows if player == wanted]
-        for wanted in (Player.GOLD, Player.EMPTY)
+        [(verdict, report) for player, verdict, report in rows if player == reference]
+        for reference in (Player.GOLD, Player.EMPTY)
     )
     resolved = gold and gold[0][0] == Verdict.RESOLVED
     return References(
@@ -140,16 +140,16 @@ async def reasons(db: Database, campaign: CampaignId) -> dict[TaskId, str]:
             )
             .order_by(RolloutRow.id.desc())
         )
-        return {TaskId(task): _reason(*told) for task, *told in rows}
+        return {TaskId(task): _reason(*facts) for task, *facts in rows}
 
 
 def _reason(verdict: str, note: str | None, patch_note: str | None, output: str | None) -> str:
     """Reason that the record has, the most telling first; of the tests' output its end."""
     lines = (output or "").strip().splitlines()
-    what = note or WHAT.get(Verdict(verdict), verdict)
+    reason = note or WHAT.get(Verdict(verdict), verdict)
     if lines and (verdict == Verdict.PATCH_FAILED or (verdict in WHAT and not note)):
-        what += f": {lines[-1].strip()[-REASON_CHARS:]}"
-    return f"{what}; {patch_note}" if patch_note and patch_note != note else what
+        reason += f": {lines[-1].strip()[-REASON_CHARS:]}"
+    return f"{reason}; {patch_note}" if patch_note and patch_note != note else reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,16 +176,16 @@ async def passes(db: Database, campaign: CampaignId) -> dict[Player, Passes]:
             )
             .group_by(RolloutRow.player)
         )
-        found = {player: Passes(graded, resolved) for player, graded, resolved in rows}
-    return {player: found.get(player, Passes(0, 0)) for player in Player}
+        counts = {player: Passes(graded, resolved) for player, graded, resolved in rows}
+    return {player: counts.get(player, Passes(0, 0)) for player in Player}
 
 
-def in_words(found: Mapping[Player, Passes]) -> str:
+def in_words(counts: Mapping[Player, Passes]) -> str:
     """Words for the kinds of patches that were graded."""
     names = {Player.GOLD: "gold patches", Player.EMPTY: "empty patches", Player.EXPLOIT: "exploits"}
-    graded = ((name, found[player]) for player, name in names.items() if found[player].num_graded)
+    graded = ((name, counts[player]) for player, name in names.items() if counts[player].num_graded)
     return (
-        ", ".join(f"{name} {each.num_resolved}/{each.num_graded} pass" for name, each in graded)
+        ", ".join(f"{name} {count.num_resolved}/{count.num_graded} pass" for name, count in graded)
         or "nothing is graded yet"
     )
 

@@ -77,7 +77,7 @@ async def load_groups(db: Database, groups: list[GroupId]) -> list[BatchGroup]:
     calls: defaultdict[str, list[PackedCall]] = defaultdict(list)
     untrained: dict[str, frozenset[int]] = {}
     async with db.transaction() as connection:
-        found = await connection.execute(
+        result = await connection.execute(
             select(
                 RolloutRow.group_id,
                 RolloutRow.id,
@@ -88,7 +88,7 @@ async def load_groups(db: Database, groups: list[GroupId]) -> list[BatchGroup]:
             .where(RolloutRow.group_id.in_(groups))
             .order_by(RolloutRow.sample_index)
         )
-        rows = found.all()
+        rows = result.all()
         for start in range(0, len(rows), PAGE_ROLLOUTS):
             page = [(row.id, row.epoch) for row in rows[start : start + PAGE_ROLLOUTS]]
             arrived = await connection.execute(
@@ -111,16 +111,16 @@ async def calls_of(
     db: Database, rollout: RolloutId, epoch: int
 ) -> tuple[list[TokenCall], frozenset[int]]:
     """Calls of one epoch of a rollout, by number; and those of them that are context only."""
-    found: defaultdict[str, list[PackedCall]] = defaultdict(list)
+    calls: defaultdict[str, list[PackedCall]] = defaultdict(list)
     async with db.transaction() as connection:
         arrived = await connection.execute(
             select(CallRow.rollout_id, *_CALL)
             .where(CallRow.rollout_id == rollout, CallRow.epoch == epoch)
             .order_by(CallRow.number)
         )
-        await asyncio.to_thread(_decode, arrived, found)
+        await asyncio.to_thread(_decode, arrived, calls)
         untrained = await branch_choice.untrained(connection, [(rollout, epoch)])
-    return [*found[rollout]], untrained.get(rollout, frozenset())
+    return [*calls[rollout]], untrained.get(rollout, frozenset())
 
 
 def _decode(rows: Iterable[Row[Any]], calls: defaultdict[str, list[PackedCall]]) -> None:

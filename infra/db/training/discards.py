@@ -239,12 +239,12 @@ async def _forget_step(connection: AsyncConnection, campaign: CampaignId, step: 
 
 
 async def _mask(
-    connection: AsyncConnection, which: ColumnElement[bool], note: str
+    connection: AsyncConnection, condition: ColumnElement[bool], note: str
 ) -> Sequence[GroupId]:
     """Groups first, then their rollouts: `rollouts.claim` locks in the same order."""
-    found = await connection.scalars(
+    ids = await connection.scalars(
         update(GroupRow)
-        .where(which)
+        .where(condition)
         .values(
             status=GroupStatus.MASKED,
             note=note,
@@ -252,7 +252,7 @@ async def _mask(
         )
         .returning(GroupRow.id)
     )
-    masked = [GroupId(id) for id in sorted(found)]
+    masked = [GroupId(id) for id in sorted(ids)]
     ended = RolloutRow.group_id.in_(masked)
     await connection.execute(
         update(RolloutRow)

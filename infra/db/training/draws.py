@@ -34,7 +34,7 @@ async def ready_for(
 ) -> list[GroupId]:
     """One ready group a place, in the order of the places; short when a place has none."""
     place, places = _place(batches), batches.places(step)
-    taken = select(StepGroupRow.group_id).where(StepGroupRow.campaign_id == campaign)
+    drawn_groups = select(StepGroupRow.group_id).where(StepGroupRow.campaign_id == campaign)
     ids = await connection.scalars(
         select(GroupRow.id)
         .distinct(place)
@@ -42,7 +42,7 @@ async def ready_for(
             GroupRow.campaign_id == campaign,
             GroupRow.kind == GroupKind.TRAIN,
             GroupRow.status == GroupStatus.READY,
-            GroupRow.id.not_in(taken),
+            GroupRow.id.not_in(drawn_groups),
             place >= places.start,
             place < places.stop,
         )

@@ -54,12 +54,12 @@ async def of_campaign(db: Database, campaign: CampaignId) -> list[Recorded]:
 async def of_version(db: Database, campaign: CampaignId, version: int) -> Fingerprint | None:
     """Fingerprint of the version; None where it was not recorded, or there is no such version."""
     async with db.transaction() as connection:
-        found = await connection.scalar(
+        fingerprint = await connection.scalar(
             select(PolicyVersionRow.fingerprint).where(
                 PolicyVersionRow.campaign_id == campaign, PolicyVersionRow.version == version
             )
         )
-    return None if found is None else Fingerprint.model_validate(found)
+    return None if fingerprint is None else Fingerprint.model_validate(fingerprint)
 
 
 async def stamp_of(db: Database, campaign: CampaignId, version: int) -> Stamp | None:

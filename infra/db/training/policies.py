@@ -77,22 +77,22 @@ async def put_checkpoint(
     """Record that training can resume from `version` now. Raises UnknownId, TrainerFenced."""
     async with db.transaction() as connection:
         await refuse_fenced(connection, campaign, trainer_epoch)
-        written = await connection.scalar(
+        updated = await connection.scalar(
             update(PolicyVersionRow)
             .where(PolicyVersionRow.campaign_id == campaign, PolicyVersionRow.version == version)
             .values(checkpoint=checkpoint)
             .returning(PolicyVersionRow.version)
         )
-    if written is None:
+    if updated is None:
         raise unknown("policy version", f"{version} of campaign {campaign}")
 
 
 async def get_policy(db: Database, campaign: CampaignId, version: int) -> PolicyRecord:
     """The version's record. Raises UnknownId."""
-    found = await _first(db, _of(campaign).where(PolicyVersionRow.version == version))
-    if found is None:
+    record = await _first(db, _of(campaign).where(PolicyVersionRow.version == version))
+    if record is None:
         raise unknown("policy version", f"{version} of campaign {campaign}")
-    return found
+    return record
 
 
 async def since_checkpoint(db: Database, campaign: CampaignId, version: int) -> list[PolicyRecord]:
@@ -113,10 +113,10 @@ async def since_checkpoint(db: Database, campaign: CampaignId, version: int) -> 
         rows = await connection.execute(
             _of(campaign).where(between).order_by(PolicyVersionRow.version)
         )
-        found = [PolicyRecord(*row) for row in rows]
-    if not found or found[-1].version != version:
+        records = [PolicyRecord(*row) for row in rows]
+    if not records or records[-1].version != version:
         raise unknown("policy version", f"{version} of campaign {campaign}")
-    return found
+    return records
 
 
 async def latest_policy(db: Database, campaign: CampaignId) -> PolicyRecord | None:
@@ -130,10 +130,10 @@ async def is_version(db: Database, campaign: CampaignId, version: int, uid: str)
     if version == 0 and not uid:
         same = PolicyVersionRow.version == 0
     async with db.transaction() as connection:
-        found = await connection.scalar(
+        row = await connection.scalar(
             select(PolicyVersionRow.version).where(PolicyVersionRow.campaign_id == campaign, same)
         )
-    return found is not None
+    return row is not None
 
 
 async def put_gap(
@@ -142,7 +142,7 @@ async def put_gap(
     """Record a measurement of served against recomputed log-probs; of several, the largest gap and
     the largest sample stand. None for a measurement on no token. Raises UnknownId."""
     async with db.transaction() as connection:
-        written = await connection.scalar(
+        updated = await connection.scalar(
             update(PolicyVersionRow)
             .where(PolicyVersionRow.campaign_id == campaign, PolicyVersionRow.version == version)
             .values(
@@ -153,7 +153,7 @@ async def put_gap(
             )
             .returning(PolicyVersionRow.version)
         )
-    if written is None:
+    if updated is None:
         raise unknown("policy version", f"{version} of campaign {campaign}")
 
 

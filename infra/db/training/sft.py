@@ -62,7 +62,7 @@ async def create(
     before anything is visible: it may raise, or fill in what was skipped. Raises UsageError when a
     run of this name was stored meanwhile."""
     name = config.name
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     num_samples = num_tokens = num_trained = num_bytes = 0
     chunk: list[dict[str, Any]] = []
     async with db.transaction() as connection:
@@ -84,9 +84,9 @@ async def create(
             )
         async for sample in samples:
             row = {"campaign_id": name, "position": num_samples} | _row(sample)
-            found.update(f"{len(sample.token_ids)} ".encode())
-            found.update(row["token_ids"])
-            found.update(row["action_mask"])
+            digest.update(f"{len(sample.token_ids)} ".encode())
+            digest.update(row["token_ids"])
+            digest.update(row["action_mask"])
             num_samples += 1
             num_tokens += len(sample.token_ids)
             num_trained += sample.num_action_tokens
@@ -97,7 +97,7 @@ async def create(
                 chunk, num_bytes = [], 0
         if chunk:
             await connection.execute(insert(SftSampleRow), chunk)
-        data = check(StoredSftData(found.hexdigest(), num_samples, num_tokens, num_trained, 0))
+        data = check(StoredSftData(digest.hexdigest(), num_samples, num_tokens, num_trained, 0))
         await connection.execute(
             insert(SftDataRow).values(
                 campaign_id=name,
@@ -144,12 +144,12 @@ async def samples_at(db: Database, campaign: CampaignId, positions: Sequence[int
                 SftSampleRow.action_mask,
             ).where(SftSampleRow.campaign_id == campaign, SftSampleRow.position.in_(set(positions)))
         )
-        found = {row.position: row for row in rows}
+        by_position = {row.position: row for row in rows}
     samples: list[Sample] = []
     for position in positions:
-        if position not in found:
+        if position not in by_position:
             raise unknown("sample", f"{position} of supervised run {campaign}")
-        row = found[position]
+        row = by_position[position]
         token_ids = np.frombuffer(row.token_ids, "<i4").astype(np.int32)
         mask = np.unpackbits(np.frombuffer(row.action_mask, np.uint8), count=len(token_ids))
         samples.append(to_imitate(row.origin, row.branch, token_ids, mask.astype(np.bool_)))
@@ -229,9 +229,9 @@ async def progress(db: Database, campaign: CampaignId) -> tuple[int, dict[str, f
 async def losses(db: Database, campaign: CampaignId) -> list[float | None]:
     """Losses of every step, in order."""
     async with db.transaction() as connection:
-        found = await connection.scalars(
+        of_steps = await connection.scalars(
             select(StepRow.metrics)
             .where(StepRow.campaign_id == campaign, StepRow.status == StepStatus.DONE)
             .order_by(StepRow.step)
         )
-        return [metrics.get("loss") for metrics in found]
+        return [metrics.get("loss") for metrics in of_steps]

@@ -32,8 +32,8 @@ class Chosen:
     num_chosen: int = 0
 
     def __str__(self) -> str:
-        told = [f"{number} {why}" for why, number in self.left.items() if number]
-        left = f" ({', '.join(told)})" if told else ""
+        reasons = [f"{number} {why}" for why, number in self.left.items() if number]
+        left = f" ({', '.join(reasons)})" if reasons else ""
         return f"{self.num_chosen} of {self.num_stored} rollouts{left}"
 
 
@@ -89,9 +89,9 @@ async def _candidates(
                 RolloutRow.sample_index,
             )
         )
-        found = rows.all()
-    wanted: list[tuple[RolloutId, int, str]] = []
-    for row in found:
+        candidates = rows.all()
+    chosen_rollouts: list[tuple[RolloutId, int, str]] = []
+    for row in candidates:
         chosen.num_stored += 1
         if row.player is not Player.POLICY:
             chosen.left["not played by a policy"] += 1
@@ -104,8 +104,8 @@ async def _candidates(
         elif source.min_reward is not None and (row.reward or 0.0) < source.min_reward:
             chosen.left[f"with a reward below {source.min_reward:g}"] += 1
         else:
-            wanted.append((RolloutId(row.id), row.epoch, row.task_id))
-    return wanted
+            chosen_rollouts.append((RolloutId(row.id), row.epoch, row.task_id))
+    return chosen_rollouts
 
 
 def _is_within(calls: list[TokenCall], source: SftSource) -> bool:

@@ -132,8 +132,10 @@ async def commit_step(
                 raise StepOutOfOrder(
                     f"campaign {campaign}: step {step} was trained on groups that were dropped"
                 )
-            made = {"path": policy_path, "checkpoint": checkpoint}
-            await _commit(connection, campaign, step, metrics, made | recorded(stamp, fingerprint))
+            values = {"path": policy_path, "checkpoint": checkpoint}
+            await _commit(
+                connection, campaign, step, metrics, values | recorded(stamp, fingerprint)
+            )
         return await _one(connection, _of(campaign).where(StepRow.step == step))
 
 
@@ -195,14 +197,14 @@ async def _commit(
 async def _admitted_first(
     connection: AsyncConnection, campaign: CampaignId, num_groups: int
 ) -> list[GroupId]:
-    taken = select(StepGroupRow.group_id).where(StepGroupRow.campaign_id == campaign)
+    drawn_groups = select(StepGroupRow.group_id).where(StepGroupRow.campaign_id == campaign)
     ids = await connection.scalars(
         select(GroupRow.id)
         .where(
             GroupRow.campaign_id == campaign,
             GroupRow.kind == GroupKind.TRAIN,
             GroupRow.status == GroupStatus.READY,
-            GroupRow.id.not_in(taken),
+            GroupRow.id.not_in(drawn_groups),
         )
         .order_by(GroupRow.index)
         .limit(num_groups)

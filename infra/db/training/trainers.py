@@ -57,13 +57,13 @@ async def take(
     """A lease of a new epoch, or None while another process holds it. `ended` names a process that
     is known to have ended: what it holds is free."""
     silent = TrainerLeaseRow.seen_at < func.now() - timedelta(seconds=silent_s)
-    mine = {"owner": owner, "process": process, "released": False}
+    values = {"owner": owner, "process": process, "released": False}
     statement = (
         insert(TrainerLeaseRow)
-        .values(mine | {"campaign_id": campaign, "epoch": 1})
+        .values(values | {"campaign_id": campaign, "epoch": 1})
         .on_conflict_do_update(
             index_elements=[TrainerLeaseRow.campaign_id],
-            set_=mine
+            set_=values
             | {
                 "epoch": TrainerLeaseRow.epoch + 1,
                 "since": func.now(),
@@ -115,12 +115,12 @@ async def check(db: Database, campaign: CampaignId, epoch: int) -> None:
 async def refuse_fenced(connection: AsyncConnection, campaign: CampaignId, epoch: int) -> None:
     """Check the trainer's epoch within a transaction. Raises TrainerFenced when `epoch` is not the
     newest; else no other begins before the transaction ends."""
-    held = await connection.scalar(
+    held_epoch = await connection.scalar(
         select(TrainerLeaseRow.epoch)
         .where(TrainerLeaseRow.campaign_id == campaign, TrainerLeaseRow.epoch == epoch)
         .with_for_update(read=True)
     )
-    if held is None:
+    if held_epoch is None:
         await _refuse(connection, campaign, epoch)
 
 

@@ -76,7 +76,7 @@ class _Request:
     name: str
     """For messages."""
     versions: Versions
-    kept: KeptParts | None
+    kept_parts: KeptParts | None
 
 
 class SGLangClient:
@@ -155,7 +155,7 @@ class SGLangClient:
         self._check_ids(input_ids, request_id)
         partial = Partial.continuing(self._any_weights, begun)
 
-        kept = None if keep is None else KeptParts(partial, versions, keep)
+        kept_parts = None if keep is None else KeptParts(partial, versions, keep)
         for _ in range(MAX_RESUMES):
             if len(partial.output_ids) >= params.max_new_tokens:
                 return partial.completion("length")
@@ -179,7 +179,7 @@ class SGLangClient:
             }
             before = partial.call()
             try:
-                request = _Request(body, sticky, request_id, versions, kept)
+                request = _Request(body, sticky, request_id, versions, kept_parts)
                 served, num_closed = await self._post_or_wait(request, num_closed)
                 finish = partial.add(served.engine, served.answer, versions, served.silent_s)
             except UnknownWeights as stale:
@@ -251,8 +251,8 @@ class SGLangClient:
                 try:
                     with self._pulse.watching(engine) as watch:
                         answer, failure = await self._attempt(engine, request)
-                    if answer is None and request.kept is not None:
-                        request.kept.lose()
+                    if answer is None and request.kept_parts is not None:
+                        request.kept_parts.lose()
                 except UnknownWeights as stale:
                     stale.num_closed = num_closed
                     raise
@@ -267,17 +267,17 @@ class SGLangClient:
                         num_closed = 0 if has_more else num_closed + 1
                 if answer is not None and num_closed < MAX_CLOSED:
                     return _Answered(engine, answer, watch.silent_s), num_closed
-        said = "; ".join(failure.message for failure in failures)
+        reasons = "; ".join(failure.message for failure in failures)
         if num_closed >= MAX_CLOSED:
             raise ClosesConnections(
                 f"request {request.name} of {len(request.body['input_ids'])} tokens closed "
                 f"{num_closed} "
-                f"connections to policy engines and is not sent again: {said}",
+                f"connections to policy engines and is not sent again: {reasons}",
                 remedy="see the engines' logs: did the request kill them, or were they restarted?",
             )
         if failures and all(isinstance(failure, EngineFailing) for failure in failures):
-            raise EngineFailing(said)
-        raise NoEngineAnswered(f"no policy engine answered: {said}", num_closed)
+            raise EngineFailing(reasons)
+        raise NoEngineAnswered(f"no policy engine answered: {reasons}", num_closed)
 
     async def _attempt(
         self, engine: str, request: _Request
@@ -289,7 +289,7 @@ class SGLangClient:
         except (EngineUnreachable, EngineFailing) as error:
             # Not of the request: a connection that closed here is none that it closed.
             return None, EngineUnreachable(error.message)
-        body, on_piece = request.body, request.kept and request.kept.take
+        body, on_piece = request.body, request.kept_parts and request.kept_parts.take
         if adapter is not None:
             body = body | {"lora_path": adapter}
             on_piece = on_piece and of_adapter(adapter, on_piece)

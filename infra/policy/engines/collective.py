@@ -147,7 +147,7 @@ class EngineUpdate:
             ]
         )
         await self._name(str(self._label))
-        await self._together([let_generate(self._weights.wire, each) for each in self.engines])
+        await self._together([let_generate(self._weights.wire, url) for url in self.engines])
         self._is_paused = False
 
     async def give_up(self) -> None:
@@ -166,7 +166,7 @@ class EngineUpdate:
     async def _compare_with_each_other(self, engines: list[str]) -> None:
         """SGLang's checksum is of weights as it keeps them, which the files do not tell; engines of
         one layout that got the same weights have the same."""
-        found: dict[tuple[int, str], str] = {}
+        first_engines: dict[tuple[int, str], str] = {}
         for engine in engines if len(engines) > 1 else []:
             answer = await self._weights.wire.post(
                 engine, "/weights_checker", {"action": "checksum"}
@@ -174,11 +174,11 @@ class EngineUpdate:
             checksum = answer.get("per_engine_checksum")
             if not isinstance(checksum, str):
                 continue
-            other = found.setdefault((self._num_ranks[engine], checksum), engine)
+            first_engine = first_engines.setdefault((self._num_ranks[engine], checksum), engine)
             unlike = [
                 first
-                for (count, each), first in found.items()
-                if count == self._num_ranks[other] and each != checksum
+                for (count, other_checksum), first in first_engines.items()
+                if count == self._num_ranks[first_engine] and other_checksum != checksum
             ]
             if unlike:
                 raise WeightsDiffer(
@@ -204,14 +204,14 @@ class EngineUpdate:
         self, path: str, body: dict[str, Any] | Callable[[str], dict[str, Any]]
     ) -> None:
         """Post to all engines at once; raise the first failure, once all have ended."""
-        asked = [
+        calls = [
             self._weights.wire.post(engine, path, body(engine) if callable(body) else body)
             for engine in self._num_ranks
         ]
-        await self._together(asked)
+        await self._together(calls)
 
-    async def _together(self, asked: Sequence[Awaitable[object]]) -> None:
-        ends = await asyncio.gather(*asked, return_exceptions=True)
+    async def _together(self, calls: Sequence[Awaitable[object]]) -> None:
+        ends = await asyncio.gather(*calls, return_exceptions=True)
         for end in ends:
             if isinstance(end, BaseException):
                 raise end

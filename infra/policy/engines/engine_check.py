@@ -104,9 +104,9 @@ def _mismatch(
     engine = f"policy engine {report.url} (model {report.model_path})"
     if expected is not None:
         served = report.architectures or (report.model_type,)
-        wanted = expected.architectures if report.architectures else (expected.model_type,)
-        if wanted and served != (None,) and served != wanted:
-            return f"{engine} serves {served[0]}, {model_dir} is {wanted[0]}"
+        needed = expected.architectures if report.architectures else (expected.model_type,)
+        if needed and served != (None,) and served != needed:
+            return f"{engine} serves {served[0]}, {model_dir} is {needed[0]}"
         if report.vocab_size and expected.vocab_size and report.vocab_size != expected.vocab_size:
             return (
                 f"{engine} serves a vocabulary of {report.vocab_size} tokens, {model_dir} has "
@@ -125,10 +125,10 @@ def _takes_no_adapter(url: str, server: dict[str, Any], rank: int) -> str | None
     largest = server.get("max_lora_rank")
     if server.get("enable_lora") and (largest is None or largest >= rank):
         return None
-    found = f"takes adapters of rank {largest} or less" if largest else "takes no adapters"
+    limit = f"takes adapters of rank {largest} or less" if largest else "takes no adapters"
     arguments = " ".join(adapter_arguments(rank))
     return (
-        f'policy engine {url} {found}, and policy.publish = "adapter" loads those of rank {rank}: '
+        f'policy engine {url} {limit}, and policy.publish = "adapter" loads those of rank {rank}: '
         f"start SGLang with {arguments}"
     )
 
@@ -140,9 +140,9 @@ def adapter_arguments(rank: int) -> list[str]:
     return ["--enable-lora", "--max-lora-rank", str(rank), "--lora-target-modules", *targets]
 
 
-def _stamp(told: object) -> MachineStamp | None:
+def _stamp(raw: object) -> MachineStamp | None:
     try:
-        return MachineStamp.model_validate(told)
+        return MachineStamp.model_validate(raw)
     except ValidationError:  # another version's, or none
         return None
 
@@ -193,9 +193,9 @@ async def _get(http: httpx.AsyncClient, url: str, path: str) -> httpx.Response:
         ) from error
 
 
-def _no_engine(url: str, found: str) -> EngineError:
+def _no_engine(url: str, problem: str) -> EngineError:
     return EngineError(
-        f"{url} is not a policy engine: {found}",
+        f"{url} is not a policy engine: {problem}",
         remedy="expected SGLang 0.5.23 or later, or `mainspring serve`, each engine by its own "
         "address (a router hides them); an OpenAI-compatible endpoint needs policy.api = "
         '"openai" (--api openai)',

@@ -29,8 +29,8 @@ class StillPaused(EngineUnreachable):
     def __init__(self, engine: str, reason: str, before: BaseException | None) -> None:
         cause = ""
         if before is not None:
-            told = before.message if isinstance(before, EngineError) else repr(before)
-            cause = f"; its load had failed: {told}"
+            load_fault = before.message if isinstance(before, EngineError) else repr(before)
+            cause = f"; its load had failed: {load_fault}"
         super().__init__(
             f"policy engine {engine} was paused for new weights and does not continue: "
             f"{reason}{cause}",
@@ -103,8 +103,8 @@ async def paused_engines(
         timeout=timeout_s,
         trust_env=False,  # engines are inside the cluster: never through a proxy
     ) as http:
-        found = await asyncio.gather(*(_look(http, url.rstrip("/")) for url in urls))
-    return [each for each in found if each is not None]
+        engines = await asyncio.gather(*(_look(http, url.rstrip("/")) for url in urls))
+    return [engine for engine in engines if engine is not None]
 
 
 async def _look(http: httpx.AsyncClient, url: str) -> PausedEngine | None:

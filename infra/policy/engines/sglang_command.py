@@ -72,17 +72,17 @@ def sglang_command(
     return SGLangCommand(arguments + extra, environment)
 
 
-def _context(model: Path, asked: int) -> int:
-    """Context length that SGLang must be given to serve `asked` tokens in full."""
+def _context(model: Path, num_tokens: int) -> int:
+    """Context length that SGLang must be given to serve `num_tokens` tokens in full."""
     longest = read_facts(model).max_context
     if longest is None:
-        return asked + SGLANG_SPARE_TOKENS
-    if asked > longest:
+        return num_tokens + SGLANG_SPARE_TOKENS
+    if num_tokens > longest:
         raise UsageError(
-            f"--context-length {asked} is longer than the model's own ({longest} tokens)",
+            f"--context-length {num_tokens} is longer than the model's own ({longest} tokens)",
             remedy=f"give at most {longest}, or max_position_embeddings in {model}/config.json",
         )
-    return min(asked + SGLANG_SPARE_TOKENS, longest)
+    return min(num_tokens + SGLANG_SPARE_TOKENS, longest)
 
 
 def _check_port(host: str, port: int) -> None:

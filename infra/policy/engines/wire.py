@@ -162,11 +162,11 @@ class Wire:
 def _lost(
     where: str, error: httpx.TransportError, so_far: dict[str, Any] | None = None
 ) -> EngineUnreachable:
-    said = f"{where}: {type(error).__name__} {error}"
+    message = f"{where}: {type(error).__name__} {error}"
     if isinstance(error, _NOT_CONNECTED):
-        return NothingListens(said, has_ended=_is_refused(error))
-    sent = not isinstance(error, httpx.TimeoutException)
-    return Closed(said, so_far) if sent else EngineUnreachable(said)
+        return NothingListens(message, has_ended=_is_refused(error))
+    is_sent = not isinstance(error, httpx.TimeoutException)
+    return Closed(message, so_far) if is_sent else EngineUnreachable(message)
 
 
 def _is_refused(error: BaseException | None) -> bool:

@@ -48,28 +48,28 @@ def first_messages(
     if tools and not facts.tools:
         lines = (json.dumps(described(tool), ensure_ascii=False) for tool in tools)
         rules.append(TOOLS.format(tools="\n".join(lines)))
-    made = later_messages(facts, rest)
+    chat = later_messages(facts, rest)
     system = BETWEEN.join(rule for rule in rules if rule)
     if system and facts.system:
-        return [{"role": "system", "content": system}, *made]
+        return [{"role": "system", "content": system}, *chat]
     if system:
-        made = [{"role": "user", "content": system}, *made]
-    return made if facts.repeated_user else _joined(made)
+        chat = [{"role": "user", "content": system}, *chat]
+    return chat if facts.repeated_user else _joined(chat)
 
 
 def later_messages(facts: TemplateFacts, messages: Iterable[ChatMessage]) -> list[Message]:
     """Those after the beginning."""
-    made: list[Message] = []
+    chat: list[Message] = []
     after_result = False
     for message in messages:
         is_result = message.role is Role.TOOL and not facts.tool_role
         if is_result and after_result:
             # Results of one reply's calls stand together, as templates with the role put them.
-            made[-1]["content"] += f"\n{_response(message.text)}"
+            chat[-1]["content"] += f"\n{_response(message.text)}"
         else:
-            made.append(_message(facts, message))
+            chat.append(_message(facts, message))
         after_result = is_result
-    return made if facts.repeated_user else _joined(made)
+    return chat if facts.repeated_user else _joined(chat)
 
 
 def _message(facts: TemplateFacts, message: ChatMessage) -> Message:
@@ -92,25 +92,25 @@ def _invented(facts: TemplateFacts, message: ChatMessage) -> Message:
     arguments = [as_object(call.arguments) for call in calls]
     fits = len(calls) <= facts.num_calls and (facts.calls_with_text or not message.text)
     if calls and fits and None not in arguments:
-        made = [
-            {"type": "function", "function": {"name": call.name, "arguments": given}}
-            for call, given in zip(calls, arguments, strict=True)
+        tool_calls = [
+            {"type": "function", "function": {"name": call.name, "arguments": call_arguments}}
+            for call, call_arguments in zip(calls, arguments, strict=True)
         ]
-        return {"role": "assistant", "content": message.text, "tool_calls": made}
-    written = "\n".join([message.text.strip(), *map(call_as_text, calls)]).strip()
-    return {"role": "assistant", "content": written if calls else message.text}
+        return {"role": "assistant", "content": message.text, "tool_calls": tool_calls}
+    text = "\n".join([message.text.strip(), *map(call_as_text, calls)]).strip()
+    return {"role": "assistant", "content": text if calls else message.text}
 
 
 def _joined(messages: Sequence[Message]) -> list[Message]:
     """Messages of the user in a row as one."""
-    made: list[Message] = []
+    chat: list[Message] = []
     for message in messages:
-        if made and message["role"] == made[-1]["role"] == "user":
-            text = f"{made[-1]['content']}{BETWEEN}{message['content']}"
-            made[-1] = {"role": "user", "content": text}
+        if chat and message["role"] == chat[-1]["role"] == "user":
+            text = f"{chat[-1]['content']}{BETWEEN}{message['content']}"
+            chat[-1] = {"role": "user", "content": text}
         else:
-            made.append(message)
-    return made
+            chat.append(message)
+    return chat
 
 
 def described(tool: ToolSpec) -> dict[str, Any]:
@@ -124,14 +124,14 @@ def _response(text: str) -> str:
 
 def call_as_text(call: ToolCall) -> str:
     arguments = as_object(call.arguments)
-    given: object = call.arguments if arguments is None else arguments
-    body = json.dumps({"name": call.name, "arguments": given}, ensure_ascii=False)
+    value: object = call.arguments if arguments is None else arguments
+    body = json.dumps({"name": call.name, "arguments": value}, ensure_ascii=False)
     return f"<tool_call>\n{body}\n</tool_call>"
 
 
 def as_object(text: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None

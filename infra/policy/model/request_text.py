@@ -78,14 +78,14 @@ class RequestText:
         if self._plain and not tools and roles in _OPENINGS:
             system = messages[0].text if len(messages) > 1 else ""
             return tuple(self._chat.prompt_ids(system, messages[-1].text))
-        made = first_messages(self.facts, messages, tools)
+        chat = first_messages(self.facts, messages, tools)
         described = template_tools(self.facts, tools)
-        key = hashlib.sha256(json.dumps([made, described]).encode()).digest()
+        key = hashlib.sha256(json.dumps([chat, described]).encode()).digest()
         with self._keeping:
             if key in self._first:
                 self._first.move_to_end(key)
                 return tuple(self._first[key])
-        ids = tuple(self._encoded([made, described], lambda shown: self._render(*shown)))
+        ids = tuple(self._encoded([chat, described], lambda shown: self._render(*shown)))
         with self._keeping:
             self._first[key] = array("i", ids)
             while len(self._first) > NUM_KEPT:

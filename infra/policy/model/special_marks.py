@@ -21,8 +21,8 @@ class SpecialTexts:
         self.whole = re.compile(
             "|".join(re.escape(text) for text in sorted(texts, key=len, reverse=True))
         )
-        self._begun = {text[:end] for text in texts for end in range(1, len(text))}
-        self._ended = {text[start:] for text in texts for start in range(1, len(text))}
+        self._prefixes = {text[:end] for text in texts for end in range(1, len(text))}
+        self._suffixes = {text[start:] for text in texts for start in range(1, len(text))}
         self._joined = "\n".join(texts)
         self._longest = max((len(text) for text in texts), default=1) - 1
 
@@ -35,11 +35,11 @@ class SpecialTexts:
 
     def end_of(self, text: str) -> int:
         """Length of the special token's beginning that `text` begins with the rest of, or 0."""
-        return _longest(self._ended, (text[:end] for end in self._lengths(text)))
+        return _longest(self._suffixes, (text[:end] for end in self._lengths(text)))
 
     def start_of(self, text: str) -> int:
         """Length of the special token's beginning that `text` ends with, or 0."""
-        return _longest(self._begun, (text[-end:] for end in self._lengths(text)))
+        return _longest(self._prefixes, (text[-end:] for end in self._lengths(text)))
 
     def _lengths(self, text: str) -> range:
         return range(min(self._longest, len(text)), 0, -1)
@@ -91,7 +91,7 @@ class Guard:
         if not text.isascii():
             text = text.encode(errors="replace").decode()  # halves of characters have no tokens
         if self._special.whole.pattern:
-            text = self._special.whole.sub(lambda found: self._mark_for(found[0]), text)
+            text = self._special.whole.sub(lambda match: self._mark_for(match[0]), text)
         # Templates trim: what is at the edge of a text is what is not space there.
         inner = text.strip()
         if not inner:
@@ -114,8 +114,8 @@ class Guard:
         return f"{self._mark}{len(self._marked) - 1}x"
 
 
-def _longest(known: set[str], pieces: Any) -> int:
-    return next((len(piece) for piece in pieces if piece in known), 0)
+def _longest(affixes: set[str], pieces: Any) -> int:
+    return next((len(piece) for piece in pieces if piece in affixes), 0)
 
 
 def _holds(value: Any, mark: str) -> bool:

@@ -30,18 +30,18 @@ _UNPADDED = ("%-d", "%-m", "%-y", "%-H", "%-I", "%-M", "%-S", "%-j")
 def with_fixed_date(template: Any) -> Any:
     """`template`: text, or several by name."""
     if isinstance(template, dict):
-        return {name: with_fixed_date(each) for name, each in template.items()}
+        return {name: with_fixed_date(part) for name, part in template.items()}
     return _MACRO + template if "strftime_now" in template else template
 
 
 def directives(at: datetime) -> dict[str, str]:
     """Value of each directive of strftime, in UTC and the C locale."""
     at = at.astimezone(UTC)
-    found = {f"%{each}": at.strftime(f"%{each}") for each in _NUMBERS}
-    found |= {each: at.strftime(each) for each in _UNPADDED}
+    values = {f"%{letter}": at.strftime(f"%{letter}") for letter in _NUMBERS}
+    values |= {directive: at.strftime(directive) for directive in _UNPADDED}
     month, day = _MONTHS[at.month - 1], _DAYS[at.weekday()]
-    found |= {"%B": month, "%b": month[:3], "%h": month[:3], "%A": day, "%a": day[:3]}
-    found |= {"%p": "AM" if at.hour < 12 else "PM"}
-    found |= {"%x": at.strftime("%m/%d/%y"), "%X": at.strftime("%H:%M:%S")}
-    found["%c"] = f"{day[:3]} {month[:3]} {at.day:2d} {at.strftime('%H:%M:%S %Y')}"
-    return found
+    values |= {"%B": month, "%b": month[:3], "%h": month[:3], "%A": day, "%a": day[:3]}
+    values |= {"%p": "AM" if at.hour < 12 else "PM"}
+    values |= {"%x": at.strftime("%m/%d/%y"), "%X": at.strftime("%H:%M:%S")}
+    values["%c"] = f"{day[:3]} {month[:3]} {at.day:2d} {at.strftime('%H:%M:%S %Y')}"
+    return values

@@ -46,7 +46,9 @@ def find_facts(render: Render, directory: Path) -> TemplateFacts:
     history = [
         _say("assistant" if place % 2 else "user", f"part{place}z") for place in range(NUM_HISTORY)
     ]
-    if not _shows(render, [*history, later], texts=[each["content"] for each in [*history, later]]):
+    if not _shows(
+        render, [*history, later], texts=[message["content"] for message in [*history, later]]
+    ):
         raise ModelError(
             f"model directory {directory}: the chat template drops earlier messages of a "
             f"conversation of {NUM_HISTORY}",
@@ -105,10 +107,10 @@ def _shows(
         return False
     position = 0
     for text in texts:
-        found = rendered.find(text, position)
-        if found < 0:
+        index = rendered.find(text, position)
+        if index < 0:
             return False
-        position = found + len(text)
+        position = index + len(text)
     return True
 
 

@@ -59,9 +59,9 @@ class ChatTokenizer:
             load = _tokenizer_class(directory).from_pretrained
             self._tokenizer: Any = load(directory, local_files_only=True)
         except (OSError, ValueError, KeyError) as error:
-            told = shortened(" ".join(str(error).split()), 200)
+            reason = shortened(" ".join(str(error).split()), 200)
             raise ModelError(
-                f"model directory {directory}: the tokenizer cannot be loaded: {told}",
+                f"model directory {directory}: the tokenizer cannot be loaded: {reason}",
                 remedy="put tokenizer.json beside the weights: "
                 "tokenizer.save_pretrained(directory)",
             ) from error
@@ -134,8 +134,8 @@ class ChatTokenizer:
     def _after_reply(self, user_text: str) -> list[int]:
         def render(user: str) -> str:
             text = self.render([*BASE, {"role": "user", "content": user}])
-            _, found, after = text.partition(REPLY)
-            if not found:
+            _, mark, after = text.partition(REPLY)
+            if not mark:
                 raise ModelError(
                     f"model directory {self.directory}: the chat template drops earlier replies"
                 )
@@ -147,8 +147,8 @@ class ChatTokenizer:
         """Tokens of `render(content)`, where the content has no special tokens."""
         if not any(special in content for special in self._special_texts):
             return self.encode(render(content))
-        before, found, after = render(UNTRUSTED).partition(UNTRUSTED)
-        if not found:
+        before, mark, after = render(UNTRUSTED).partition(UNTRUSTED)
+        if not mark:
             raise ModelError(
                 f"model directory {self.directory}: the chat template drops the user's message"
             )

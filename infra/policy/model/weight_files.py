@@ -19,20 +19,20 @@ OF_ANOTHER_MODEL = "is the directory of this campaign's model? Then export it ag
 def check_same_weights(directory: Path, expected: Path, *, more_allowed: bool = False) -> None:
     """Raises ModelError unless `directory` has the weights of `expected` by name and shape, and no
     others. `more_allowed`: a tied model may hold its output weight a second time."""
-    found, wanted = read_weights(directory), read_weights(expected)
-    for name, weight in wanted.items():
-        if name not in found:
+    weights, expected_weights = read_weights(directory), read_weights(expected)
+    for name, weight in expected_weights.items():
+        if name not in weights:
             raise ModelError(
                 f"model directory {directory}: weight {name} is missing, {expected} has it",
                 remedy=OF_ANOTHER_MODEL,
             )
-        if found[name].shape != weight.shape:
+        if weights[name].shape != weight.shape:
             raise ModelError(
-                f"model directory {directory}: weight {name} is {list(found[name].shape)}, "
+                f"model directory {directory}: weight {name} is {list(weights[name].shape)}, "
                 f"expected {list(weight.shape)} as in {expected}",
                 remedy=OF_ANOTHER_MODEL,
             )
-    if not more_allowed and (unknown := sorted(found.keys() - wanted.keys())):
+    if not more_allowed and (unknown := sorted(weights.keys() - expected_weights.keys())):
         raise ModelError(
             f"model directory {directory}: weight {unknown[0]} is unknown, {expected} has no such "
             "weight",

@@ -26,7 +26,7 @@ def verify_written(directory: Path, campaign: CampaignId, *, weights: bool) -> N
         return
     try:
         files = json.loads(manifest.read_text())["files"]
-        expected = {str(each["path"]): str(each["sha256"]) for each in files}
+        expected = {str(entry["path"]): str(entry["sha256"]) for entry in files}
     except (OSError, ValueError, KeyError, TypeError):
         raise _unusable(campaign, directory, f"cannot be compared: {MANIFEST} is damaged") from None
     for path, sha256 in expected.items():
@@ -35,8 +35,8 @@ def verify_written(directory: Path, campaign: CampaignId, *, weights: bool) -> N
         file = directory.parent / path
         if not file.is_file():
             raise _unusable(campaign, directory, f"lacks its file {file.name}")
-        if (found := sha256_of(file)) != sha256:
-            raise _unusable(campaign, directory, altered(file.name, found, sha256))
+        if (digest := sha256_of(file)) != sha256:
+            raise _unusable(campaign, directory, altered(file.name, digest, sha256))
 
 
 def _unusable(campaign: CampaignId, directory: Path, why: str) -> CheckpointUnusable:

@@ -131,25 +131,25 @@ def texts_of(body: object) -> Iterator[str]:
     yield from _texts(_parsed(body), 0)
 
 
-def _texts(found: object, depth: int) -> Iterator[str]:
+def _texts(value: object, depth: int) -> Iterator[str]:
     if depth > MAX_DEPTH:
         return
-    if isinstance(found, str):
-        inner = _parsed(found)
+    if isinstance(value, str):
+        inner = _parsed(value)
         if isinstance(inner, str):
             yield " ".join(inner[:READ_CHARS].split())
         else:
             yield from _texts(inner, depth + 1)
-    elif isinstance(found, list):
-        for each in found:
-            yield from _texts(each, depth + 1)
-    elif isinstance(found, dict):
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item, depth + 1)
+    elif isinstance(value, dict):
         for name in (*_TEXTS, "metadata"):
-            if found.get(name):
-                yield from _texts(found[name], depth + 1)
+            if value.get(name):
+                yield from _texts(value[name], depth + 1)
         for name in _LABELS:
-            if isinstance(found.get(name), str):
-                yield found[name]
+            if isinstance(value.get(name), str):
+                yield value[name]
 
 
 def _parsed(body: object) -> object:
@@ -163,49 +163,49 @@ def _parsed(body: object) -> object:
 
 def fields_in(body: str) -> frozenset[str]:
     """Words that a refusal uses and that may be names of a request's fields."""
-    told = re.findall(r'"(?:param|loc)"\s*:\s*(\[[^\]]*\]|"[^"]*")', body[:READ_CHARS])
-    return frozenset(re.findall(r"\w+", " ".join([*texts_of(body), *told]).lower()))
+    fields = re.findall(r'"(?:param|loc)"\s*:\s*(\[[^\]]*\]|"[^"]*")', body[:READ_CHARS])
+    return frozenset(re.findall(r"\w+", " ".join([*texts_of(body), *fields]).lower()))
 
 
 def words_of(body: object) -> str:
     """The sentence in an error's body, whatever it is wrapped in."""
-    found = _parsed(body)
+    parsed = _parsed(body)
     for name in ("error", "message", "detail"):
-        if isinstance(found, dict) and found.get(name):
-            found = found[name]
-    text = found if isinstance(found, str) else json.dumps(found)
+        if isinstance(parsed, dict) and parsed.get(name):
+            parsed = parsed[name]
+    text = parsed if isinstance(parsed, str) else json.dumps(parsed)
     return " ".join(text.split())[:SAID_CHARS]
 
 
-def judge(status: int, body: object, asked: RefusedRequest) -> EndpointRefusalKind:
+def judge(status: int, body: object, request: RefusedRequest) -> EndpointRefusalKind:
     """Kind of refusal `status` with `body` (text or JSON) is. A reply that is an error has the
     status that it names, else 502."""
-    said = " ; ".join(texts_of(body))[:READ_CHARS]
+    text = " ; ".join(texts_of(body))[:READ_CHARS]
     if 300 <= status < 400:
         return EndpointRefusalKind.CLOSED
-    if (status in OF_THE_REQUEST or status == 429) and _never_fits(said):
+    if (status in OF_THE_REQUEST or status == 429) and _never_fits(text):
         return EndpointRefusalKind.FULL
     if status == 429 or status in _RUN_WIDE:
-        closed = status != 429 or _NO_QUOTA.search(said)
+        closed = status != 429 or _NO_QUOTA.search(text)
         return EndpointRefusalKind.CLOSED if closed else EndpointRefusalKind.BUSY
     if status in OF_THE_REQUEST or status >= 500:
-        if _FILTER.search(said) and not _is_full(said, asked, status, only_sure=True):
+        if _FILTER.search(text) and not _is_full(text, request, status, only_sure=True):
             # A 5xx that names a filter is a service of theirs that failed.
             return EndpointRefusalKind.FILTERED if status < 500 else EndpointRefusalKind.FAILING
-        if _is_full(said, asked, status, only_sure=status >= 500):
+        if _is_full(text, request, status, only_sure=status >= 500):
             return EndpointRefusalKind.FULL
     if status == 500:
         return EndpointRefusalKind.FAILING
     if status in _BUSY or status > 500:
         return EndpointRefusalKind.BUSY
     if status in OF_THE_REQUEST:
-        if _NO_QUOTA.search(said):
+        if _NO_QUOTA.search(text):
             return EndpointRefusalKind.CLOSED
-        is_stray = asked.num_taken > 0 or bool(_PASSING.search(said)) or not said
+        is_stray = request.num_taken > 0 or bool(_PASSING.search(text)) or not text
         return EndpointRefusalKind.STRAY if is_stray else EndpointRefusalKind.REQUEST
     return (
         EndpointRefusalKind.STRAY
-        if status in _STRAY or asked.num_taken
+        if status in _STRAY or request.num_taken
         else EndpointRefusalKind.REQUEST
     )
 
@@ -215,30 +215,30 @@ def tells_that_it_passes(body: object) -> bool:
     return _PASSING.search(" ; ".join(texts_of(body))) is not None
 
 
-def _is_full(said: str, asked: RefusedRequest, status: int, *, only_sure: bool) -> bool:
-    if _RATE.search(said) or _OUTPUT_ONLY.search(said):
+def _is_full(text: str, request: RefusedRequest, status: int, *, only_sure: bool) -> bool:
+    if _RATE.search(text) or _OUTPUT_ONLY.search(text):
         return False
-    if _SURE.search(said):
+    if _SURE.search(text):
         return True
-    if only_sure or not asked.num_taken:
+    if only_sure or not request.num_taken:
         return False
-    if _OTHER.search(said) or _PASSING.search(said):
+    if _OTHER.search(text) or _PASSING.search(text):
         return False
-    large = max(1000, asked.max_context // 2)
+    large = max(1000, request.max_context // 2)
     return (
         status == 413
-        or bool(_ABOUT_LENGTH.search(said))
-        or bool(asked.max_context and any(n > large for n in numbers(said)))
+        or bool(_ABOUT_LENGTH.search(text))
+        or bool(request.max_context and any(n > large for n in numbers(text)))
     )
 
 
-def _never_fits(said: str) -> bool:
+def _never_fits(text: str) -> bool:
     """A limit of the account that this request is beyond by itself: waiting does not help."""
-    found = _REQUESTED.search(said)
-    if found:
-        limit, requested = number(found[1]), number(found[2])
+    match = _REQUESTED.search(text)
+    if match:
+        limit, requested = number(match[1]), number(match[2])
         return limit is not None and requested is not None and requested > limit > 0
-    return bool(_TOO_LARGE.search(said)) and bool(_RATE.search(said))
+    return bool(_TOO_LARGE.search(text)) and bool(_RATE.search(text))
 
 
 def error_in(body: Any) -> object | None:

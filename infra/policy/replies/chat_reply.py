@@ -60,8 +60,8 @@ class ChatReply:
 def read(body: Any) -> ChatReply:
     """Raises NotWhole, and one of OTHER_SHAPE."""
     choice = body["choices"][0]
-    told, usage = choice.get("finish_reason"), body.get("usage")
-    ended = told.strip() if isinstance(told, str) and told.isprintable() else ""
+    reason, usage = choice.get("finish_reason"), body.get("usage")
+    ended = reason.strip() if isinstance(reason, str) and reason.isprintable() else ""
     _check_whole(ended)
     message = choice["message"]
     return ChatReply(
@@ -71,7 +71,7 @@ def read(body: Any) -> ChatReply:
         num_prompt_tokens=_count(usage, "prompt_tokens"),
         num_completion_tokens=_count(usage, "completion_tokens"),
         reasoning=_reasoning(message),
-        tool_calls=tuple(_call(each) for each in message.get("tool_calls") or ()),
+        tool_calls=tuple(_call(tool_call) for tool_call in message.get("tool_calls") or ()),
     )
 
 
@@ -84,8 +84,8 @@ def _check_whole(finish_reason: str) -> None:
 
 def _reasoning(message: dict[str, Any]) -> str:
     for name in _REASONING:
-        if isinstance(said := message.get(name), str):
-            return said
+        if isinstance(text := message.get(name), str):
+            return text
     return ""
 
 

@@ -118,14 +118,16 @@ def of_all(failures: list[NoReply]) -> NoReply:
     """One error for a request to which each endpoint gave one of `failures`."""
     if len(failures) == 1:
         return failures[0]
-    said = "; ".join(failure.message for failure in failures)
-    busy = [each for each in failures if isinstance(each, EndpointBusy)]
+    message = "; ".join(failure.message for failure in failures)
+    busy = [failure for failure in failures if isinstance(failure, EndpointBusy)]
     if busy:
-        if all(isinstance(each, EndpointUnreachable) for each in failures):
-            return EndpointUnreachable(said, None)
-        waits = [each.retry_after_s for each in busy if each.retry_after_s is not None]
-        return EndpointBusy(said, min(waits, default=None))
-    refusing = next((each for each in failures if isinstance(each, EndpointRefusing)), None)
+        if all(isinstance(failure, EndpointUnreachable) for failure in failures):
+            return EndpointUnreachable(message, None)
+        waits = [answer.retry_after_s for answer in busy if answer.retry_after_s is not None]
+        return EndpointBusy(message, min(waits, default=None))
+    refusing = next(
+        (failure for failure in failures if isinstance(failure, EndpointRefusing)), None
+    )
     if refusing is not None:
-        return EndpointRefusing(said, remedy=refusing.remedy)
-    return EndpointFailing(said)
+        return EndpointRefusing(message, remedy=refusing.remedy)
+    return EndpointFailing(message)

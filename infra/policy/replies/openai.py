@@ -98,12 +98,12 @@ class OpenAIClient:
             body["tools"] = list(tools)
         if seed is not None:
             body["seed"] = seed
-        asked = RefusedRequest(num_taken, self._max_context)
+        request = RefusedRequest(num_taken, self._max_context)
         failures: list[NoReply] = []
         for endpoint in self._balancer.candidates(sticky):
             with self._balancer.sending(endpoint, sticky):
                 try:
-                    reply = await self._ask(endpoint, body, max_tokens, asked)
+                    reply = await self._ask(endpoint, body, max_tokens, request)
                 except NO_REPLY as failure:
                     self._balancer.did_not_answer(endpoint)
                     failures.append(failure)
@@ -129,16 +129,16 @@ class OpenAIClient:
                 raise EngineError(
                     f"no reply from {busy.message}", remedy="is it up, and is --base-url right?"
                 ) from None
-        given = {name: body[name] for name in self._left_out if body.get(name) is not None}
+        reserved = {name: body[name] for name in self._left_out if body.get(name) is not None}
         return tuple(
             f"model {self._model} refuses {name}: requests leave it out, and the endpoint's own "
             f"value counts (configured: {value:g}; to say so in the file: policy.{name} = "
             '"default")'
-            for name, value in sorted(given.items())
+            for name, value in sorted(reserved.items())
         )
 
     async def _ask(
-        self, endpoint: str, body: dict[str, Any], max_tokens: int, asked: RefusedRequest
+        self, endpoint: str, body: dict[str, Any], max_tokens: int, request: RefusedRequest
     ) -> ChatReply:
         started = time.monotonic()
         limit_name, left_out = self._limit_name, frozenset(self._left_out)
@@ -155,12 +155,12 @@ class OpenAIClient:
                 left_out |= {refused}
             answer = await self._post(endpoint, _without(body, left_out) | {limit_name: max_tokens})
         if answer.status_code != 200:
-            raise self._failure(endpoint, answer, asked)
+            raise self._failure(endpoint, answer, request)
         for name in sorted(left_out - self._left_out):
             _log.warning("the model refuses a field: requests leave it out", field=name)
         self._limit_name, self._left_out = limit_name, self._left_out | left_out
         self._taken |= body.keys() & set(_OPTIONAL) - left_out
-        reply = self._read(endpoint, answer, asked)
+        reply = self._read(endpoint, answer, request)
         return replace(reply, latency_s=time.monotonic() - started)
 
     def _refused_field(
@@ -174,10 +174,12 @@ class OpenAIClient:
         if limit_name == "max_tokens" and "max_completion_tokens" in answer.text:
             return limit_name
         open_ones = [name for name in _OPTIONAL if name in body and name not in left_out]
-        named = chat_refusal.fields_in(answer.text)
-        return next((each for each in open_ones if each in named and each not in self._taken), None)
+        fields = chat_refusal.fields_in(answer.text)
+        return next(
+            (field for field in open_ones if field in fields and field not in self._taken), None
+        )
 
-    def _read(self, endpoint: str, answer: httpx.Response, asked: RefusedRequest) -> ChatReply:
+    def _read(self, endpoint: str, answer: httpx.Response, request: RefusedRequest) -> ChatReply:
         """Raises what `_refusal` makes of an error in the place of a reply, ReplyCut,
         ContentFiltered, and MalformedReply: a proxy's page, a reply cut on its way, or no such
         API."""
@@ -188,7 +190,7 @@ class OpenAIClient:
             if error is not None:
                 status = chat_refusal.status_of(error)
                 text = f"{where} with an error in the place of a reply: {self._said(answer)}"
-                raise self._refusal(text, status, error, asked, answer)
+                raise self._refusal(text, status, error, request, answer)
             reply = chat_reply.read(body)
         except chat_reply.NotWhole as broken:
             text = f'{where} with a reply that ended by "{broken.finish_reason}"'
@@ -221,16 +223,16 @@ class OpenAIClient:
         except httpx.DecodingError as error:
             raise MalformedReply(f"endpoint {endpoint}: {error}") from error
 
-    def _failure(self, endpoint: str, answer: httpx.Response, asked: RefusedRequest) -> Exception:
+    def _failure(self, endpoint: str, answer: httpx.Response, request: RefusedRequest) -> Exception:
         status = answer.status_code
         where = f"endpoint {endpoint}, model {self._model}: HTTP {status} {self._said(answer)}"
-        return self._refusal(where, status, self._without_key(answer), asked, answer)
+        return self._refusal(where, status, self._without_key(answer), request, answer)
 
     def _refusal(
-        self, where: str, status: int, body: object, asked: RefusedRequest, answer: httpx.Response
+        self, where: str, status: int, body: object, request: RefusedRequest, answer: httpx.Response
     ) -> Exception:
         words = chat_refusal.words_of(body)
-        match chat_refusal.judge(status, body, asked):
+        match chat_refusal.judge(status, body, request):
             case EndpointRefusalKind.FULL:
                 return PromptNotTaken(where, words)
             case EndpointRefusalKind.FILTERED:
@@ -283,8 +285,8 @@ def _retry_after_s(answer: httpx.Response) -> float | None:
     except ValueError:
         try:
             # Both by the endpoint's clock, where it tells its time: this machine's may be off.
-            told = answer.headers.get("date")
-            now = parsedate_to_datetime(told) if told else datetime.now(UTC)
+            date = answer.headers.get("date")
+            now = parsedate_to_datetime(date) if date else datetime.now(UTC)
             wait_s = (parsedate_to_datetime(value) - now).total_seconds()
         except (ValueError, TypeError):
             return None

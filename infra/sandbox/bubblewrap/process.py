@@ -145,9 +145,9 @@ class ConfinedShell:
             input_fd, output = await _open_pipes(directory)
             with filter_fds() as filters:
                 bash = ["bash", "--noprofile", "--norc"]
-                told = BwrapDescriptors(info_write, mapped_read)
+                descriptors = BwrapDescriptors(info_write, mapped_read)
                 bwrap = await asyncio.create_subprocess_exec(
-                    *command_line(owner, binds, tmp_mb, bash, filters, told),
+                    *command_line(owner, binds, tmp_mb, bash, filters, descriptors),
                     stdin=inner[0],
                     stdout=inner[1],
                     stderr=subprocess.STDOUT,
@@ -171,8 +171,8 @@ class ConfinedShell:
             finally:
                 os.close(mapped_write)
             if first is None:
-                said = await output[0].read()
-                raise NoProcess(said.decode(errors="replace").strip())
+                message = await output[0].read()
+                raise NoProcess(message.decode(errors="replace").strip())
             first.save(directory)
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
@@ -248,18 +248,18 @@ async def _open_pipes(
 
 async def _first_process(info_fd: int) -> FirstProcess | None:
     """bwrap writes it before it runs anything inside; None: it ended without."""
-    said = b""
+    info = b""
     try:
         async with asyncio.timeout(SPAWN_TIMEOUT_S):
-            while not said.rstrip().endswith(b"}"):  # to the end: a closed pipe would kill bwrap
+            while not info.rstrip().endswith(b"}"):  # to the end: a closed pipe would kill bwrap
                 await _ready(info_fd)
                 piece = os.read(info_fd, 4096)
                 if not piece:
                     return None
-                said += piece
+                info += piece
     finally:
         os.close(info_fd)
-    return FirstProcess.of(json.loads(said)["child-pid"])
+    return FirstProcess.of(json.loads(info)["child-pid"])
 
 
 def _map_ids(owner: Owner, first: FirstProcess, mapped_fd: int) -> None:

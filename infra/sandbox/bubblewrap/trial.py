@@ -42,18 +42,18 @@ class Trial:
         try:
             shell = await ConfinedShell.spawn(home, owner, [self._etc], tmp_mb=1)
             try:
-                said = await shell.only(b"id -u\nexit\n", SPAWN_TIMEOUT_S)
+                message = await shell.only(b"id -u\nexit\n", SPAWN_TIMEOUT_S)
             finally:
                 await shell.kill()
         except (NoProcess, TimeoutError) as error:
-            said = str(error).encode()
+            message = str(error).encode()
         finally:
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(home)
-        worked = said.strip() == b"%d" % owner.inside
+        worked = message.strip() == b"%d" % owner.inside
         if not worked:
             log.warning(
                 "sandboxes run without a user namespace; `id` shows an id of the node",
-                reason=said.decode(errors="replace").strip(),
+                reason=message.decode(errors="replace").strip(),
             )
         return worked

@@ -184,8 +184,8 @@ class DockerBackend:
 
     async def list_open(self) -> list[SandboxId]:
         label = {"label": f"{STATE_LABEL}={self._state}"}
-        found = await self._call(self._client.api.containers, all=True, filters=label)
-        return [self._id(container["Names"][0]) for container in found if container["Names"]]
+        containers = await self._call(self._client.api.containers, all=True, filters=label)
+        return [self._id(container["Names"][0]) for container in containers if container["Names"]]
 
     async def remove(self, sandbox: SandboxId) -> None:
         async with self._lock(sandbox):
@@ -199,14 +199,14 @@ class DockerBackend:
         return (
             self._prefix
             + re.sub(
-                rb"[^a-zA-Z0-9.-]", lambda found: b"_%02x" % found[0][0], sandbox.encode()
+                rb"[^a-zA-Z0-9.-]", lambda match: b"_%02x" % match[0][0], sandbox.encode()
             ).decode()
         )
 
     def _id(self, name: str) -> SandboxId:
         quoted = name.removeprefix("/").removeprefix(self._prefix).encode()
         return SandboxId(
-            re.sub(rb"_(..)", lambda found: bytes([int(found[1], 16)]), quoted).decode()
+            re.sub(rb"_(..)", lambda match: bytes([int(match[1], 16)]), quoted).decode()
         )
 
     def _lock(self, sandbox: SandboxId) -> asyncio.Lock:
@@ -330,14 +330,14 @@ class DockerBackend:
     async def _list_changes(self, container: Container) -> bytes | None:
         """None with volumes that can be written, which the daemon does not compare with the image,
         and with names that are not UTF-8, which it mangles."""
-        if any(each["RW"] for each in container.attrs["Mounts"]):
+        if any(mount["RW"] for mount in container.attrs["Mounts"]):
             return None
-        mounted = [PurePosixPath(each["Destination"]) for each in container.attrs["Mounts"]]
+        mounted = [PurePosixPath(mount["Destination"]) for mount in container.attrs["Mounts"]]
         try:
-            found = await self._call(container.diff) or []
+            entries = await self._call(container.diff) or []
         except APIError as error:
             raise daemon_lost(error) from None
-        changes = {str(each["Path"]): CHANGE_KINDS[int(each["Kind"])] for each in found}
+        changes = {str(entry["Path"]): CHANGE_KINDS[int(entry["Kind"])] for entry in entries}
         if any("\N{REPLACEMENT CHARACTER}" in path for path in changes):
             return None
         return b"".join(
@@ -346,7 +346,7 @@ class DockerBackend:
             if path != RUN_DIR
             and not path.startswith(f"{RUN_DIR}/")
             # Docker makes them, as it does in the next container.
-            and not any(each.is_relative_to(path) for each in mounted)
+            and not any(mount.is_relative_to(path) for mount in mounted)
         )
 
     async def _close_live(self, sandbox: SandboxId) -> None:

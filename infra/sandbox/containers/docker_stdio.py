@@ -76,7 +76,7 @@ def _pump(connection: socket.socket, write_fd: int) -> None:
         connection.makefile("rb") as incoming,
     ):
         while len(header := incoming.read(FRAME.size)) == FRAME.size:
-            which, size = FRAME.unpack(header)
+            stream, size = FRAME.unpack(header)
             data = memoryview(incoming.read(size))
-            while which == STDOUT and data:
+            while stream == STDOUT and data:
                 data = data[sink.write(data) :]

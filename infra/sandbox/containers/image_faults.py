@@ -103,36 +103,36 @@ def pull_cause(text: str) -> ImageFaultCause:
 
 def pull_fault(image: ImageName, answers: Sequence[RegistryAnswer]) -> SandboxError:
     """From what each registry answered; the image's own is the last, and its word counts."""
-    said = "; ".join(f"{answer.place}: {answer.text}" for answer in answers)
+    reason = "; ".join(f"{answer.place}: {answer.text}" for answer in answers)
     if len(answers) == 1:
-        said = answers[0].text
+        reason = answers[0].text
     causes = [answer.cause for answer in answers]
     if ImageFaultCause.DISK_FULL in causes:
         return DiskFull(
-            f"image {image} does not fit on this node's disk: {said}",
+            f"image {image} does not fit on this node's disk: {reason}",
             remedy="free space where Docker keeps its images (`docker system df`)",
         )
     if ImageFaultCause.TRANSIENT in causes:
         return ImageUnreachable(
-            f"image {image} cannot be pulled now: {said}",
+            f"image {image} cannot be pulled now: {reason}",
             remedy="check this node's network, its proxy and the registry; it will be tried again",
         )
     match causes[-1]:
         case ImageFaultCause.UNFIT:
             return ImageUnfit(
-                f"image {image} is not made for this node's architecture: {said}",
+                f"image {image} is not made for this node's architecture: {reason}",
                 remedy="run the task on nodes it is made for, or build the image for this one",
             )
         case ImageFaultCause.DENIED:
             login = "docker login" + ("" if image.registry == HUB else f" {image.registry}")
             return ImageDenied(
-                f"image {image} is refused: {said}",
+                f"image {image} is refused: {reason}",
                 remedy=f"check the name; if it is right, run `{login}` on this node as the "
                 "worker's user",
             )
         case _:
             return ImageUnknown(
-                f"image {image} does not exist: {said}",
+                f"image {image} does not exist: {reason}",
                 remedy="check the name in the task, or load the image here with `docker load`",
             )
 

@@ -57,7 +57,7 @@ class _CutOff(SandboxBroken):
     """The container ended before its command did."""
 
 
-class _Wanted(NamedTuple):
+class _SealOrder(NamedTuple):
     image: str
     workdir: str
     alteration: Alteration
@@ -77,7 +77,7 @@ class Seals:
 
     def __init__(self, client: docker.DockerClient) -> None:
         self._client = client
-        self._known: dict[tuple[str, str], str] = {}
+        self._sealed_names: dict[tuple[str, str], str] = {}
         self._running: dict[tuple[str, str], asyncio.Task[str]] = {}
         self._at_once = asyncio.Semaphore(SEALS_AT_ONCE)
 
@@ -85,71 +85,71 @@ class Seals:
         """The image to run for `image`, which is here. Looks and rewrites once, however many ask,
         and continues when they are cancelled. Raises ImageUnfit and what a container's start
         does."""
-        wanted = _Wanted(image, workdir, alteration)
-        key = wanted.key()
-        if key in self._known:
-            return self._known[key]
+        order = _SealOrder(image, workdir, alteration)
+        key = order.key()
+        if key in self._sealed_names:
+            return self._sealed_names[key]
         task = self._running.get(key)
         if task is None:
-            task = asyncio.create_task(self._seal(wanted), name=f"seal {image}")
+            task = asyncio.create_task(self._seal(order), name=f"seal {image}")
             self._running[key] = task
             task.add_done_callback(partial(self._ended, key))
         return await asyncio.shield(task)
 
     def forget(self) -> None:
         """Ask Docker again: something that was here has been removed."""
-        self._known.clear()
+        self._sealed_names.clear()
 
     def _ended(self, key: tuple[str, str], task: asyncio.Task[str]) -> None:
         del self._running[key]
         if not task.cancelled() and task.exception() is None:
-            self._known[key] = task.result()
+            self._sealed_names[key] = task.result()
 
-    async def _seal(self, wanted: _Wanted) -> str:
+    async def _seal(self, order: _SealOrder) -> str:
         try:
             async with self._at_once:
-                return await asyncio.to_thread(self._seal_blocking, wanted)
+                return await asyncio.to_thread(self._seal_blocking, order)
         except APIError as error:
-            raise start_fault(wanted.image, text_of(error)) from None
+            raise start_fault(order.image, text_of(error)) from None
         except (DockerException, RequestException) as error:
             raise daemon_lost(error) from None
 
-    def _seal_blocking(self, wanted: _Wanted) -> str:
-        tag = _prefix(self._client.api.inspect_image(wanted.image)["Id"]) + wanted.key()[1]
-        name = f"{wanted.repository()}:{tag}"
+    def _seal_blocking(self, order: _SealOrder) -> str:
+        tag = _prefix(self._client.api.inspect_image(order.image)["Id"]) + order.key()[1]
+        name = f"{order.repository()}:{tag}"
         try:
             self._client.api.inspect_image(name)
             return name
         except ImageNotFound:
             pass
-        found = self._find(wanted, tag)
-        if found == CLEAN:
-            self._client.api.tag(wanted.image, SEALED, tag)
+        state = self._find(order, tag)
+        if state == CLEAN:
+            self._client.api.tag(order.image, SEALED, tag)
         # Without a repository opening it fails, with a clearer message.
-        return wanted.image if found == ABSENT else name
+        return order.image if state == ABSENT else name
 
-    def _find(self, wanted: _Wanted, tag: str) -> str:
+    def _find(self, order: _SealOrder, tag: str) -> str:
         for left in reversed(range(TRIES)):
             began = time.monotonic()
             try:
-                return self._in_container(wanted.image, partial(self._cut, wanted, tag))
+                return self._in_container(order.image, partial(self._cut, order, tag))
             except _CutOff as fault:
                 # One that ended itself at its LIFE_S would do so again.
                 if not left or time.monotonic() - began > LIFE_S:
                     raise
-                log.warning("history is looked at again", image=wanted.image, why=fault.message)
+                log.warning("history is looked at again", image=order.image, why=fault.message)
         raise AssertionError("no try was the last one")
 
-    def _cut(self, wanted: _Wanted, tag: str, container: Container) -> str:
+    def _cut(self, order: _SealOrder, tag: str, container: Container) -> str:
         """Inspect the image, and seal it if it is DIRTY or to be altered. Returns the first
         finding."""
-        image, workdir, alteration = wanted
-        found = DIRTY if alteration else self._look_at(image, workdir, container)
-        if found != DIRTY:
-            return found
+        image, workdir, alteration = order
+        state = DIRTY if alteration else self._look_at(image, workdir, container)
+        if state != DIRTY:
+            return state
         began = time.monotonic()
         if alteration:
-            _alter(wanted, container)
+            _alter(order, container)
         _run(container, workdir, REWRITE)
         container.reload()
         tops = [f"{mount['Destination']}/" for mount in container.attrs["Mounts"]]
@@ -162,10 +162,10 @@ class Seals:
                 "no volume around it",
             )
         user = self._client.api.inspect_image(image)["Config"].get("User")
-        container.commit(wanted.repository(), tag, changes=f"USER {user}" if user else None)
+        container.commit(order.repository(), tag, changes=f"USER {user}" if user else None)
         done = "altered for a task" if alteration else "history beyond HEAD removed"
         log.info(done, image=image, seconds=round(time.monotonic() - began, 1))
-        return found
+        return state
 
     def _in_container(self, image: str, work: Callable[[Container], str]) -> str:
         container = self._client.containers.create(
@@ -195,9 +195,9 @@ class Seals:
                     raise
 
     def _look_at(self, image: str, workdir: str, container: Container) -> str:
-        said, complaints = _run(container, workdir, LOOK)
+        output, complaints = _run(container, workdir, LOOK)
         for word in (CLEAN, DIRTY, ABSENT):
-            if said.endswith(word):
+            if output.endswith(word):
                 return word
         if not complaints:
             # On a busy machine the daemon ends a killed command's output before it tells its end.
@@ -222,19 +222,19 @@ def altered_images(client: docker.DockerClient) -> list[str]:
 
 def _names(client: docker.DockerClient, repository: str) -> list[str]:
     listed = client.api.images(name=repository)
-    return [name for each in listed for name in each.get("RepoTags") or ()]
+    return [name for image in listed for name in image.get("RepoTags") or ()]
 
 
 def _prefix(image_id: str) -> str:
     return f"{image_id.rpartition(':')[2][:40]}-"
 
 
-def _alter(wanted: _Wanted, container: Container) -> None:
-    container.put_archive("/", wanted.alteration.archive())
-    said, complaints = _run(container, wanted.workdir, _BEGIN + wanted.alteration.script())
-    if not said.endswith(ALTERED):
+def _alter(order: _SealOrder, container: Container) -> None:
+    container.put_archive("/", order.alteration.archive())
+    output, complaints = _run(container, order.workdir, _BEGIN + order.alteration.script())
+    if not output.endswith(ALTERED):
         raise ImageUnfit(
-            f"image {wanted.image}: its repository at {wanted.workdir} cannot be altered as the "
+            f"image {order.image}: its repository at {order.workdir} cannot be altered as the "
             f"task wants: {complaints[-500:]}",
             remedy="compare the task's base_patch and hidden_files with what the image holds",
         )
@@ -244,10 +244,10 @@ def _run(container: Container, workdir: str, script: str) -> tuple[str, str]:
     """Output of the script, and what it complains of. Raises _CutOff when it could not finish."""
     script = f"workdir={shlex.quote(workdir)}\n{script}"
     ran: Any = container.exec_run(["bash", "-lc", script], user="0", demux=True)
-    said, complaints = ((each or b"").decode(errors="replace").strip() for each in ran.output)
+    output, complaints = ((stream or b"").decode(errors="replace").strip() for stream in ran.output)
     if ran.exit_code == KILLED or (ran.exit_code != 0 and not _runs(container)):
         raise _cut_off(container, complaints[-500:] or f"exit code {ran.exit_code}")
-    return said, complaints
+    return output, complaints
 
 
 def _runs(container: Container) -> bool:
@@ -258,10 +258,10 @@ def _runs(container: Container) -> bool:
     return container.status == "running"
 
 
-def _cut_off(container: Container, said: str) -> _CutOff:
+def _cut_off(container: Container, output: str) -> _CutOff:
     return _CutOff(
         f"container {container.name} was killed while its image's git history was looked at: "
-        f"{said}",
+        f"{output}",
         remedy="look for who removes containers on this node, and whether its memory suffices; "
         "it will be tried again",
     )

@@ -78,7 +78,7 @@ def mirrored(image: ImageName, prefix: str) -> ImageName:
 def parse_mirrors(prefixes: str | Sequence[str]) -> tuple[str, ...]:
     """`MAINSPRING_IMAGE_MIRRORS`, or a list of such. Raises ConfigError."""
     listed = prefixes.split(",") if isinstance(prefixes, str) else prefixes
-    stripped = tuple(each for prefix in listed if (each := prefix.strip().rstrip("/")))
+    stripped = tuple(mirror for prefix in listed if (mirror := prefix.strip().rstrip("/")))
     for prefix in stripped:
         if not _PREFIX.fullmatch(prefix):
             raise ConfigError(

@@ -62,7 +62,7 @@ class Puller:
         """Names that the image may have on this node. A digest cannot be tagged: what a mirror gave
         for one keeps the mirror's name."""
         name = ImageName.parse(image)
-        return [image, *(str(mirrored(name, each)) for each in self._mirrors if name.digest)]
+        return [image, *(str(mirrored(name, mirror)) for mirror in self._mirrors if name.digest)]
 
     async def pull(self, image: str, progress: Progress | None = None) -> None:
         """`progress` is the first asker's. Raises an Image* error of the protocol, DiskFull, or
@@ -110,20 +110,20 @@ class Puller:
     ) -> RegistryAnswer | None:
         """None when the image is here. Blocks for as long as it takes."""
         api = self._client.api
-        taken = source != name and bool(api.images(name=str(source)))
+        is_taken = source != name and bool(api.images(name=str(source)))
         try:
             layers = Layers()
             for event in api.pull(source.place, tag=source.reference, stream=True, decode=True):
-                if said := event.get("error"):
-                    return RegistryAnswer(source.place, pull_cause(said), said)
+                if reason := event.get("error"):
+                    return RegistryAnswer(source.place, pull_cause(reason), reason)
                 if progress is not None and layers.saw(event):
                     progress(*layers.bytes)
         except APIError as error:
-            said = text_of(error)
-            return RegistryAnswer(source.place, pull_cause(said), said)
+            reason = text_of(error)
+            return RegistryAnswer(source.place, pull_cause(reason), reason)
         if source != name and not name.digest:
             api.tag(str(source), name.place, name.tag)
-            if not taken:  # somebody else's name stays
+            if not is_taken:  # somebody else's name stays
                 _untag(self._client, source)
         return None
 

@@ -100,25 +100,25 @@ class ImageStore:
     async def list_present(self) -> list[PresentImage]:
         """Those here that this store was ever asked for, the least recently used first."""
         uses = self._record.read()
-        found = [
+        present = [
             PresentImage(image, size, uses[image].used_at)
             for image, size in (await self.sizes(uses)).items()
             if size is not None
         ]
-        return sorted(found, key=lambda each: each.used_at)
+        return sorted(present, key=lambda image: image.used_at)
 
     async def collect(self, min_free_mb: int, in_use: Collection[str] = ()) -> list[str]:
         """Remove images, the least recently used first, until Docker's disk has that much free;
         which went. Images `in_use` stay. Before any of them go those that were made for one task:
         they can be made again in seconds. Raises BackendUnavailable."""
-        kept = {str(ImageName.parse(image)) for image in in_use}
+        names_in_use = {str(ImageName.parse(image)) for image in in_use}
         removed: list[str] = []
         async with self._collecting:
             if await self._call(self._free_mb) >= min_free_mb:
                 return removed
             await self._call(self._remove_altered, min_free_mb)
             uses = sorted(self._record.read().items(), key=lambda item: item[1].used_at)
-            for image in (image for image, _ in uses if image not in kept):
+            for image in (image for image, _ in uses if image not in names_in_use):
                 if await self._call(self._free_mb) >= min_free_mb:
                     break
                 async with self._lock(image):
@@ -160,9 +160,9 @@ class ImageStore:
     def _list_here(self) -> dict[str, int]:
         listed = self._client.api.images()
         return {
-            full_name: each["Size"]
-            for each in listed
-            for name in _names(each)
+            full_name: image["Size"]
+            for image in listed
+            for name in _names(image)
             for full_name in self._full_names(name)
         }
 
@@ -183,16 +183,16 @@ class ImageStore:
 
     def _remove(self, name: str, pulled: bool) -> bool:
         """False when it must stay. Without force, Docker too refuses what a container uses."""
-        found = self._client.api.inspect_image(name)
+        inspected = self._client.api.inspect_image(name)
         # What was made of it goes with it, and first: it holds its layers.
-        seals = seals_of(self._client, found["Id"])
-        ids = {found["Id"], *(self._client.api.inspect_image(seal)["Id"] for seal in seals)}
+        seals = seals_of(self._client, inspected["Id"])
+        ids = {inspected["Id"], *(self._client.api.inspect_image(seal)["Id"] for seal in seals)}
         used = {container["ImageID"] for container in self._client.api.containers(all=True)}
-        if not ids.isdisjoint(used) or not (pulled or found.get("RepoDigests")):
+        if not ids.isdisjoint(used) or not (pulled or inspected.get("RepoDigests")):
             return False
         try:
-            for each in (*seals, name):
-                self._client.api.remove_image(each)
+            for reference in (*seals, name):
+                self._client.api.remove_image(reference)
         except APIError as error:
             log.warning("image stays", image=name, why=text_of(error))
             return False
@@ -222,5 +222,5 @@ def present_images() -> list[str]:
 def _names(listed: dict[str, Any]) -> list[str]:
     # Both are null, not empty, for images without a name.
     names = (*(listed.get("RepoTags") or ()), *(listed.get("RepoDigests") or ()))
-    ours = (f"{SEALED}:", f"{OF_ONE_TASK}:")
-    return [name for name in names if "<none>" not in name and not name.startswith(ours)]
+    own_prefixes = (f"{SEALED}:", f"{OF_ONE_TASK}:")
+    return [name for name in names if "<none>" not in name and not name.startswith(own_prefixes)]

@@ -38,11 +38,11 @@ def _has(*columns: str) -> Callable[[Row, frozenset[str]], bool]:
 
 
 def _is_rebench_v2(row: Row, filled: frozenset[str]) -> bool:
-    given = from_json(row.get("install_config"))
-    if not isinstance(given, Mapping):
+    config = from_json(row.get("install_config"))
+    if not isinstance(config, Mapping):
         return False
-    own = {"base_image_name", "docker_specs"} & set(given)
-    return bool(own) or isinstance(given.get("test_cmd"), list) or "language" in filled
+    own = {"base_image_name", "docker_specs"} & set(config)
+    return bool(own) or isinstance(config.get("test_cmd"), list) or "language" in filled
 
 
 def _is_multimodal(_row: Row, filled: frozenset[str]) -> bool:

@@ -53,10 +53,10 @@ def task_fields(row: Row) -> dict[str, object]:
 
 def _tests(row: Row) -> dict[str, object]:
     """`test_command`, and what it needs beside it. Raises RowError."""
-    given = row.get("expected_output_json")
-    if not given:
+    raw = row.get("expected_output_json")
+    if not raw:
         return {"test_command": text(row, "test_command")}
-    expected = json.dumps(_expectation(from_json(given)), sort_keys=True)
+    expected = json.dumps(_expectation(from_json(raw)), sort_keys=True)
     run = text_or(row, "test_command", _RUN_TESTS)
     check = f"set +o pipefail; {{ {run}\n}} 2>&1 | python3 -c {shlex.quote(_CHECK)} 3<"
     if len(expected) > _MAX_INLINE_BYTES:
@@ -64,31 +64,31 @@ def _tests(row: Row) -> dict[str, object]:
     return {"test_command": f"{check}<'{_END}'\n{expected}\n{_END}\n"}
 
 
-def _expectation(given: object) -> dict[str, str]:
+def _expectation(raw: object) -> dict[str, str]:
     """By the test's name as the check finds it in a log. Raises RowError."""
-    if not isinstance(given, Mapping) or not given:
+    if not isinstance(raw, Mapping) or not raw:
         raise RowError(
             RowProblem.WRONG_TYPE,
             "expected_output_json must be an object of tests and how they end, or one as JSON text",
         )
     # Repositories whose pytest prints colours have them in the expectation, and in no log: there
     # they are taken out before it is read.
-    plain = {_COLOUR.sub("", str(test)): ended for test, ended in given.items()}
+    plain = {_COLOUR.sub("", str(test)): ended for test, ended in raw.items()}
     for test, ended in plain.items():
         if ended not in ENDS:
             raise _never_met(f"{test[:80]!r} ends as {str(ended)[:40]!r}", " or ".join(ENDS))
-        if found := _NOT_IN_A_LOG.search(test):
-            raise _never_met(f"{test[:80]!r} has {found[0]!r}", "names without it")
-        read = next(each for each in ENDS if each in f"{ended} {test}")
-        if read != ended:
-            raise _never_met(f"{test[:80]!r} ends as {ended}", f"{read} for this name")
+        if match := _NOT_IN_A_LOG.search(test):
+            raise _never_met(f"{test[:80]!r} has {match[0]!r}", "names without it")
+        logged = next(end for end in ENDS if end in f"{ended} {test}")
+        if logged != ended:
+            raise _never_met(f"{test[:80]!r} ends as {ended}", f"{logged} for this name")
     return {test.split(" - ")[0]: plain[test] for test in sorted(plain)}
 
 
-def _never_met(what: str, expected: str) -> RowError:
+def _never_met(problem: str, expected: str) -> RowError:
     return RowError(
         RowProblem.IMPOSSIBLE,
-        f"expected_output_json cannot be met: {what}, and a log gives {expected}",
+        f"expected_output_json cannot be met: {problem}, and a log gives {expected}",
         remedy="make the expectation with the data set's own parser, from the log of its tests",
     )
 

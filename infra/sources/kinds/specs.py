@@ -181,9 +181,9 @@ def _table() -> dict[str, dict[str, Any]]:
     return {repo.lower(): entry for repo, entry in tomllib.loads(TABLE.read_text()).items()}
 
 
-def _within(version: str, known: list[str]) -> bool:
+def _within(version: str, bounds: list[str]) -> bool:
     numbers = _numbers(version)
-    return bool(numbers) and _numbers(known[0]) <= numbers <= _numbers(known[1])
+    return bool(numbers) and _numbers(bounds[0]) <= numbers <= _numbers(bounds[1])
 
 
 def _numbers(version: str) -> tuple[int, ...]:

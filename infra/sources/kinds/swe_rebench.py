@@ -23,10 +23,10 @@ _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 def spec_of(row: Row) -> Spec:
     """How the row itself wants to be tested. Raises RowError."""
-    given = from_json(row[CONFIG])
-    if not isinstance(given, Mapping):
+    config = from_json(row[CONFIG])
+    if not isinstance(config, Mapping):
         raise RowError(RowProblem.WRONG_TYPE, f"{CONFIG} must be an object, or one as JSON text")
-    parser, test = _text(given, "log_parser"), _text(given, "test_cmd")
+    parser, test = _text(config, "log_parser"), _text(config, "test_cmd")
     if not parser or not test:
         missing = "log_parser" if test else "test_cmd"
         raise RowError(
@@ -39,8 +39,8 @@ def spec_of(row: Row) -> Spec:
         images=None,
         parser=parser,
         test=test,
-        install="\n".join(_lines(given, "install")),
-        before=(*_variables(given), *_lines(given, "eval_commands")),
+        install="\n".join(_lines(config, "install")),
+        before=(*_variables(config), *_lines(config, "eval_commands")),
     )
 
 
@@ -70,12 +70,14 @@ def _lines(config: Mapping[str, Any], field: str) -> list[str]:
 
 
 def _variables(config: Mapping[str, Any]) -> list[str]:
-    given = config.get("env_vars") or {}
-    if not isinstance(given, Mapping) or not all(_VARIABLE.fullmatch(str(name)) for name in given):
+    variables = config.get("env_vars") or {}
+    if not isinstance(variables, Mapping) or not all(
+        _VARIABLE.fullmatch(str(name)) for name in variables
+    ):
         raise RowError(RowProblem.WRONG_TYPE, f"{CONFIG}.env_vars must be texts by variable")
     # A table's columns are those of all its rows: a variable of another row is None here.
     return [
         f"export {name}={shlex.quote(str(value))}"
-        for name, value in given.items()
+        for name, value in variables.items()
         if value is not None
     ]

@@ -65,8 +65,8 @@ def task_fields(row: Row, options: ImportOptions) -> dict[str, object]:
 
 def _command(repo: str) -> str:
     """Raises RowError."""
-    known = _table().get(repo.lower())
-    if known is None:
+    entry = _table().get(repo.lower())
+    if entry is None:
         raise RowError(
             RowProblem.NO_SPEC,
             f"how SWE-smith tests {repo} is not known: only repositories that are tested by "
@@ -74,7 +74,7 @@ def _command(repo: str) -> str:
             remedy=f"add its command to {TABLE.name}, or give the row as one of your own "
             "(base_patch, gold_patch, test_command)",
         )
-    command, refused = known
+    command, refused = entry
     if refused:
         raise RowError(
             RowProblem.NO_SPEC,
@@ -100,7 +100,7 @@ def _files(field: str, tests: Sequence[str]) -> tuple[str, ...]:
 def _table() -> dict[str, tuple[str, bool]]:
     """Command of each repository's tests, in lower case, and whether it is refused."""
     table: dict[str, Any] = tomllib.loads(TABLE.read_text())
-    found = dict.fromkeys(table["pytest"], (_PYTEST, False))
-    found |= {repo: (command, False) for repo, command in table["command"].items()}
-    found |= {repo: (command, True) for repo, command in table["refused"].items()}
-    return {repo.lower(): known for repo, known in found.items()}
+    commands = dict.fromkeys(table["pytest"], (_PYTEST, False))
+    commands |= {repo: (command, False) for repo, command in table["command"].items()}
+    commands |= {repo: (command, True) for repo, command in table["refused"].items()}
+    return {repo.lower(): entry for repo, entry in commands.items()}

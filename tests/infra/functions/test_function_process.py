@@ -157,7 +157,7 @@ async def test_output_without_end_is_bounded_and_its_end_is_kept(tmp_path: Path)
 async def test_one_that_blocks_is_ended_at_once(tmp_path: Path) -> None:
     started = time.monotonic()
     async with calling("blocks", tmp_path) as function:
-        await until(lambda: b"blocking" in function._kept)
+        await until(lambda: b"blocking" in function._output)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
                 await function.ended()
