@@ -81,10 +81,10 @@ async def measure_soak(
 def slopes(samples: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     """MiB an hour by process, least squares over the second half."""
     half = samples[len(samples) // 2 :]
-    hours = [each["at_s"] / S_PER_HOUR for each in half]
+    hours = [sample["at_s"] / S_PER_HOUR for sample in half]
     return {
         name: round(
-            float(np.polyfit(hours, [each["memory_mib_of"][name] for each in half], 1)[0]), 1
+            float(np.polyfit(hours, [sample["memory_mib_of"][name] for sample in half], 1)[0]), 1
         )
         if len(half) >= MIN_SAMPLES
         else None
