@@ -62,8 +62,8 @@ def print_one(seen: Any) -> None:
         say(f"doing      {sentence}")
     for wait in seen.waits:
         say(f"blocked    {wait.line(data.made_at)}", "yellow")
-    for whose, told in seen.clocks.items():
-        say(f"clock      {whose}: {told}", "yellow")
+    for whose, sentence in seen.clocks.items():
+        say(f"clock      {whose}: {sentence}", "yellow")
     say("")
     if data.supervised is not None:
         return _print_supervised(console, say, seen)
@@ -71,8 +71,8 @@ def print_one(seen: Any) -> None:
         _print_results(console, data)
         if data.steps:
             console.print(_steps(data, record.config.trainer.num_steps))
-            if told := _speed(data.steps[-1]):
-                say(f"speed      {told}")
+            if text := _speed(data.steps[-1]):
+                say(f"speed      {text}")
             for warning in data.warnings:
                 say(f"warning    {warning}", "yellow")
     else:
@@ -81,8 +81,8 @@ def print_one(seen: Any) -> None:
     say(f"rollouts   {totals.num_rollouts:,}, {totals.num_turns:,} turns")
     for label, counts in (("verdicts", data.verdicts), ("ended by", data.stop_reasons)):
         if counts:
-            told = ", ".join(f"{num:,} {word.replace('_', ' ')}" for word, num in counts.items())
-            say(f"{label:10} {told}")
+            text = ", ".join(f"{num:,} {word.replace('_', ' ')}" for word, num in counts.items())
+            say(f"{label:10} {text}")
     for sha256, num in data.bundles.items():
         say(f"bundle     {sha256}: {num:,} rollouts")
     if totals.num_groups_flat or totals.num_groups_masked:

@@ -95,7 +95,7 @@ class _ForkServer:
     ) -> None:
         self.process = process
         self._reader, self._writer = streams
-        self._asked: dict[int, asyncio.Future[Forked]] = {}
+        self._answers: dict[int, asyncio.Future[Forked]] = {}
         self._members: dict[int, Forked] = {}
         self._reading: asyncio.Task[None] | None = None
         self.is_over = True
@@ -113,7 +113,7 @@ class _ForkServer:
         """Raises ForkServerLost."""
         if self.is_over:
             raise ForkServerLost
-        answer = self._asked[request.number] = asyncio.get_running_loop().create_future()
+        answer = self._answers[request.number] = asyncio.get_running_loop().create_future()
         self._writer.write(request.line())
         return await answer
 
@@ -128,13 +128,13 @@ class _ForkServer:
             event = json.loads(line)
             if "number" in event:
                 member = self._members[event["pid"]] = Forked(event["pid"])
-                answer = self._asked.pop(event["number"])
+                answer = self._answers.pop(event["number"])
                 if not answer.cancelled():
                     answer.set_result(member)
             else:
                 self._members.pop(event["pid"]).end(event["code"])
         self.is_over = True
-        for answer in self._asked.values():
+        for answer in self._answers.values():
             if not answer.cancelled():
                 answer.set_exception(ForkServerLost())
         await asyncio.gather(*(member.end_alone() for member in self._members.values()))

@@ -53,7 +53,7 @@ class SftSamples:
         self._max_tokens = config.trainer.max_tokens or facts.max_context
         self._num_too_long = self._longest = self._num_empty = 0
         self._first_empty = ""
-        self.told: list[str] = []
+        self.outcomes: list[str] = []
         """Outcome of each source, in words."""
 
     async def check_campaigns(self) -> None:
@@ -77,16 +77,16 @@ class SftSamples:
                 num_samples += 1
                 yield sample
             of = f"{chosen}, " if source.campaign is not None else ""
-            self.told.append(f"{source.named}: {of}{num_samples} samples")
+            self.outcomes.append(f"{source.named}: {of}{num_samples} samples")
         if self._num_empty:
-            self.told.append(
+            self.outcomes.append(
                 f"{self._num_empty} empty replies are not trained, the first in {self._first_empty}"
             )
 
     def complete(self, data: StoredSftData) -> StoredSftData:
         """With what was skipped. Raises UsageError when the run cannot be made of it."""
         name, trainer = self._config.name, self._config.trainer
-        text = "; ".join(self.told)
+        text = "; ".join(self.outcomes)
         if self._num_too_long and self._config.data.overlong is OverlongSample.REFUSE:
             total = data.num_samples + self._num_too_long
             raise UsageError(
