@@ -91,7 +91,9 @@ def _of_codex(event: Mapping[str, Any], events: list[Mapping[str, Any]]) -> str:
     kind = str(event["type"])
     message = _error_of(event)
     if kind == "turn.completed":
-        items = (one.get("item") for one in events if one.get("type") == "item.completed")
+        items = (
+            earlier.get("item") for earlier in events if earlier.get("type") == "item.completed"
+        )
         texts = (
             item.get("text")
             for item in items

@@ -32,7 +32,7 @@ def cancelled_by(
             heard()
             task.cancel()
 
-    hearing = [one for one in signals if signal.getsignal(one) is not signal.SIG_IGN]
+    hearing = [signum for signum in signals if signal.getsignal(signum) is not signal.SIG_IGN]
     for number in hearing:
         loop.add_signal_handler(number, cancel)
     try:

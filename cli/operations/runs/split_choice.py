@@ -1,7 +1,7 @@
 """Which split of a task set a command means, so that all commands mean the same one.
 
 Invariant: there is no default split. A set with one split needs no `--split`; of several, one must
-be named, and the error lists them. Imported by the commands that go over one split.
+be given, and the error lists them. Imported by the commands that go over one split.
 """
 
 from cli.operations.runs.campaign_launch import SPLITS
