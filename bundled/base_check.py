@@ -14,8 +14,8 @@ from mainspring.training.training_faults import CheckpointUnusable
 def check_base(directory: Path, seed: int) -> None:
     """Raises CheckpointUnusable."""
     try:
-        made = json.loads((directory / BASE_IDENTITY).read_text())
-        made_of, sizes = int(made["seed"]), dict(made["sizes"])
+        identity = json.loads((directory / BASE_IDENTITY).read_text())
+        made_of, sizes = int(identity["seed"]), dict(identity["sizes"])
     except (OSError, ValueError, KeyError, TypeError):
         raise _unusable(directory, "does not tell the seed it was made of") from None
     if made_of != seed:

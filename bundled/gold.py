@@ -13,7 +13,7 @@ from mainspring.tasks.swe_task import SweTask
 
 def make_gold_tasks(seed: int, source: str, count: int) -> list[SweTask]:
     """`count` tasks with gold patches, listed under `source` in split "train"."""
-    return [_with_fix(each, source) for each in make_instances(seed, "train", count)]
+    return [_with_fix(instance, source) for instance in make_instances(seed, "train", count)]
 
 
 def _with_fix(instance: TaskInstance, source: str) -> SweTask:

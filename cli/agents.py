@@ -34,7 +34,7 @@ def add(
     """
     from cli.operations.machine.agent_bundles import add_bundles
 
-    made = add_bundles(names)
+    added = add_bundles(names)
     if as_json:
         typer.echo(
             json.dumps(
@@ -45,12 +45,12 @@ def add(
                         "is_new": is_new,
                         "is_locked": bundle.manifest.is_locked,
                     }
-                    for bundle, is_new in made
+                    for bundle, is_new in added
                 ]
             )
         )
         return
-    for bundle, is_new in made:
+    for bundle, is_new in added:
         echo(f"{bundle.name}: {'made' if is_new else 'present'} in {bundle.folder}")
         if not bundle.manifest.is_locked:
             echo("  no lock file is of this version: npm or pip chose what it brings")
@@ -85,8 +85,8 @@ def check(name: Name, as_json: Json = False) -> None:
     """Run the client's --version in a sandbox, and compare its files with the manifest."""
     from cli.operations.machine.agent_bundles import check_bundle
 
-    said = check_bundle(name)
-    echo(json.dumps({"client": name, "output": said}) if as_json else f"{name}: {said}")
+    output = check_bundle(name)
+    echo(json.dumps({"client": name, "output": output}) if as_json else f"{name}: {output}")
 
 
 @app.command("remove")

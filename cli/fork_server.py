@@ -80,15 +80,15 @@ def _become(request: Request, parent: int) -> None:
 
 
 def _ended() -> list[tuple[int, int]]:
-    found = []
+    ended = []
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return found
+            return ended
         if pid == 0:
-            return found
-        found.append((pid, os.waitstatus_to_exitcode(status)))
+            return ended
+        ended.append((pid, os.waitstatus_to_exitcode(status)))
 
 
 def _say(link: socket.socket, **fields: int) -> None:

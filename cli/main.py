@@ -57,14 +57,14 @@ def _reflow(commands: typer.Typer) -> None:
 _reflow(app)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         echo(f"mainspring {importlib.metadata.version('mainspring')}")
         raise typer.Exit
 
 
-def _switch_colours_off(wanted: bool) -> None:
-    if wanted:
+def _switch_colours_off(is_set: bool) -> None:
+    if is_set:
         os.environ["NO_COLOR"] = "1"
 
 

@@ -39,5 +39,5 @@ def convert(
     """
     from cli.operations.checks.model_convert import convert_model
 
-    made = convert_model(source, destination, is_to_torch_dist=to is Form.TORCH_DIST, like=like)
-    echo(str(made))
+    path = convert_model(source, destination, is_to_torch_dist=to is Form.TORCH_DIST, like=like)
+    echo(str(path))

@@ -24,10 +24,10 @@ def refuse_strangers() -> None:
     """Raises ConfigError naming the first package of ours that Python finds elsewhere."""
     for name in NAMES:
         spec = find_spec(name)
-        found = Path(spec.origin).resolve() if spec and spec.origin else None
-        if found != _ROOT / name / "__init__.py":
+        path = Path(spec.origin).resolve() if spec and spec.origin else None
+        if path != _ROOT / name / "__init__.py":
             raise ConfigError(
-                f"Python finds the package `{name}` at {found or 'no file'}, and Mainspring's is "
+                f"Python finds the package `{name}` at {path or 'no file'}, and Mainspring's is "
                 f"in {_ROOT}: another project has one of the same name",
                 remedy="install Mainspring into an environment of its own, and start it where "
                 f"neither the folder nor PYTHONPATH has a `{name}`",

@@ -36,10 +36,10 @@ class Screen(rich.console.Console):
     ) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             # Text objects come here unseen; a segment of rich's own control codes is kept.
-            if segment.control or (shown := plain(segment.text)) == segment.text:
+            if segment.control or (text := plain(segment.text)) == segment.text:
                 yield segment
             else:
-                yield Segment(shown, segment.style)
+                yield Segment(text, segment.style)
 
     def status(self, status: Any, **options: Any) -> Any:
         # A spinner reads its text as markup, whatever the console does.

@@ -160,23 +160,23 @@ def docstrings(cls: type) -> dict[str, str]:
     """Text of the string under each field or member."""
     (body,) = ast.parse(inspect.cleandoc("\n" + inspect.getsource(cls))).body
     assert isinstance(body, ast.ClassDef)
-    found = {}
+    meanings = {}
     for field, text in zip(body.body, body.body[1:], strict=False):
         match field, text:
             case (
                 ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
                 ast.Expr(value=ast.Constant(value=str(meaning))),
             ):
-                found[name] = " ".join(meaning.split())
-    return found
+                meanings[name] = " ".join(meaning.split())
+    return meanings
 
 
 def _of_type(annotation: object, base: type[T]) -> type[T] | None:
     """The class under `base` that an annotation names, alone or beside None."""
     choices = typing.get_args(annotation) if _is_union(annotation) else (annotation,)
-    for each in choices:
-        if isinstance(each, type) and not typing.get_args(each) and issubclass(each, base):
-            return each
+    for choice in choices:
+        if isinstance(choice, type) and not typing.get_args(choice) and issubclass(choice, base):
+            return choice
     return None
 
 
@@ -203,22 +203,22 @@ def _type(annotation: object) -> str:
     if typing.get_origin(annotation) is tuple:
         return f"{len(arguments)} {names[arguments[0]]}s"
     if typing.get_origin(annotation) is dict:
-        held = arguments[1]
-        return f"table of {names[held]}s" if held in names else "table"
+        value_type = arguments[1]
+        return f"table of {names[value_type]}s" if value_type in names else "table"
     if _is_union(annotation):
-        return _type(next(each for each in arguments if each in names))
+        return _type(next(argument for argument in arguments if argument in names))
     raise TypeError(f"no name for {annotation!r}: give it one here")
 
 
 def _bounds(field: FieldInfo) -> str:
-    found = []
+    bounds = []
     for constraint in field.metadata:
         for name, symbol in _SYMBOLS.items():
             if (value := getattr(constraint, name, None)) is not None:
-                found.append(
+                bounds.append(
                     f"{symbol} {value:g}" if abs(value) < 1e6 else f"{symbol} {value:,.0f}"
                 )
-    return ", ".join(found)
+    return ", ".join(bounds)
 
 
 def _default(field: FieldInfo) -> str:
@@ -235,11 +235,11 @@ def _toml(value: object) -> str:
         case str():
             return f'"{value}"'
         case tuple():
-            return "[" + ", ".join(_toml(each) for each in value) + "]"
+            return "[" + ", ".join(_toml(item) for item in value) + "]"
         case BaseModel():
             return _toml({name: getattr(value, name) for name in value.model_fields_set})
         case dict():
-            inside = ", ".join(f"{name} = {_toml(each)}" for name, each in value.items())
+            inside = ", ".join(f"{name} = {_toml(item)}" for name, item in value.items())
             return f"{{ {inside} }}" if inside else "{}"
         case float() if value < 1e-3 and value:
             return f"{value:.0e}".replace("e-0", "e-")

@@ -59,9 +59,9 @@ def _commands(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, Any]]
     if inner is None:
         yield " ".join(words), command
         return
-    for name, each in inner.items():
-        if not each.hidden:
-            yield from _commands(each, (*words, name))
+    for name, inner_command in inner.items():
+        if not inner_command.hidden:
+            yield from _commands(inner_command, (*words, name))
 
 
 def _anchor(name: str) -> str:
@@ -78,18 +78,22 @@ def _more(name: str) -> str:
 
 
 def _section(name: str, command: Any) -> str:
-    given = [each for each in command.params if each.param_type_name == "argument"]
-    options = [
-        each
-        for each in command.params
-        if each.param_type_name == "option" and each.name not in EVERYWHERE and not each.hidden
+    arguments = [
+        parameter for parameter in command.params if parameter.param_type_name == "argument"
     ]
-    usage = " ".join([name, *(_argument(each) for each in given)])
+    options = [
+        parameter
+        for parameter in command.params
+        if parameter.param_type_name == "option"
+        and parameter.name not in EVERYWHERE
+        and not parameter.hidden
+    ]
+    usage = " ".join([name, *(_argument(parameter) for parameter in arguments)])
     lines = [f"## {name}", "", f"    {usage}{' [OPTIONS]' if options else ''}", "", command.help]
-    if given or options:
+    if arguments or options:
         lines += ["", "| argument or option | meaning | default |", "|---|---|---|"]
-        lines += [_row(_argument(each), each) for each in given]
-        lines += [_row(_names(each, command), each) for each in options]
+        lines += [_row(_argument(argument), argument) for argument in arguments]
+        lines += [_row(_names(parameter, command), parameter) for parameter in options]
     return "\n".join([*lines, ""])
 
 

@@ -103,8 +103,8 @@ def _section(path: Path) -> str:
 
 
 def _called(name: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-    names = [each.arg for each in given if each.arg not in LEFT_OUT]
+    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    names = [argument.arg for argument in arguments if argument.arg not in LEFT_OUT]
     starred = f"*{node.args.vararg.arg}" if node.args.vararg else None
     inside = ", ".join([*names, *([starred] if starred else [])])
     gives = f" -> {ast.unparse(node.returns)}" if node.returns else ""

@@ -177,7 +177,7 @@ def extensions_of(config: AnyRun, role: ProcessRole) -> list[Extension]:
     """Extensions that a process of `role` imports for a run; what Mainspring brings is left out.
 
     Harbor's own agents and trackers are listed: they need packages of extras."""
-    found = [
+    extensions = [
         Extension(what=point.what, path=name)
         for point in POINTS
         if point.is_open and role in point.roles
@@ -186,8 +186,8 @@ def extensions_of(config: AnyRun, role: ProcessRole) -> list[Extension]:
     ]
     if role is ProcessRole.TRAINER and isinstance(config, CampaignConfig | SftConfig):
         for name in chosen(config.tracking):
-            found.append(Extension(what=f"tracker {name}", path=TRACKERS.path_of(name)))
-    return found
+            extensions.append(Extension(what=f"tracker {name}", path=TRACKERS.path_of(name)))
+    return extensions
 
 
 def _names(config: AnyRun, point: ExtensionPoint) -> list[str]:
@@ -195,13 +195,13 @@ def _names(config: AnyRun, point: ExtensionPoint) -> list[str]:
     is_read = point.of_kind in (None, config.agent.kind)
     if point.field is None or not is_read:
         return []
-    return [each for each in _at(config, point.field) if isinstance(each, str)]
+    return [name for name in _at(config, point.field) if isinstance(name, str)]
 
 
 def _at(value: object, field: str) -> Iterator[object]:
     if isinstance(value, tuple):
-        for each in value:
-            yield from _at(each, field)
+        for item in value:
+            yield from _at(item, field)
     elif not field:
         yield from value.values() if isinstance(value, Mapping) else (value,)
     else:

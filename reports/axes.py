@@ -12,13 +12,13 @@ def any_of(steps: Sequence[Any], name: str) -> bool:
 
 
 def line(axes: "Axes", points: Iterable[tuple[float, float | None]], **style: Any) -> bool:
-    kept = [(x, y) for x, y in points if y is not None]
-    if not kept:
+    measured = [(x, y) for x, y in points if y is not None]
+    if not measured:
         return False
-    if len(kept) == 1:
+    if len(measured) == 1:
         style.setdefault("marker", "o")
         style.setdefault("markersize", 4)
-    axes.plot([x for x, _ in kept], [y for _, y in kept], **style)
+    axes.plot([x for x, _ in measured], [y for _, y in measured], **style)
     return True
 
 

@@ -60,7 +60,7 @@ async def collect(
         suspects = await endings.suspects(connection, campaign, SUSPECTS_SHOWN)
     reproducible = isinstance(config, CampaignConfig) and config.batches is not None
     chosen = worth_reading(played)
-    chosen += [each for each in suspects if each not in chosen]
+    chosen += [suspect for suspect in suspects if suspect not in chosen]
     return ReportData(
         campaign=campaign,
         status=record.status,
@@ -85,7 +85,9 @@ async def collect(
         fingerprint=await fingerprints.read(database, record) if reproducible else None,
         supervised=await _supervised(database, record),
         warnings=_warnings(config, steps, untrained),
-        trajectories=tuple([await trajectory(database, *each) for each in chosen]),
+        trajectories=tuple(
+            [await trajectory(database, *rollout_and_version) for rollout_and_version in chosen]
+        ),
     )
 
 
@@ -97,8 +99,8 @@ def _warnings(
     if not isinstance(config, CampaignConfig):
         return ()
     replaced = [f"{num} groups were replaced: {reason}" for reason, num in untrained.items()]
-    shown = replaced[:REASONS_SHOWN]
-    return (*warnings([(step.step, step.metrics) for step in steps], config), *shown)
+    shown_reasons = replaced[:REASONS_SHOWN]
+    return (*warnings([(step.step, step.metrics) for step in steps], config), *shown_reasons)
 
 
 async def _supervised(database: Database, record: CampaignRecord) -> Supervised | None:
@@ -141,14 +143,14 @@ def _totals(
     # A step whose tokens were all sampled under older weights measured nothing.
     measured = [step for step in steps if step.num_gap_tokens]
     gaps = [step.logprob_gap_max for step in measured if step.logprob_gap_max is not None]
-    gaps += [each.gap_max for each in checked]
+    gaps += [gap.gap_max for gap in checked]
     return Totals(
         num_steps=len(steps),
         num_rollouts=ended.num_rollouts,
         num_turns=ended.num_turns,
         wall_s=wall_s,
         max_logprob_gap=max(gaps, default=None),
-        num_gap_tokens=sum(each.num_tokens for each in checked)
+        num_gap_tokens=sum(gap.num_tokens for gap in checked)
         + sum(step.num_gap_tokens or 0 for step in measured),
         num_suspicious=ended.num_suspicious,
         num_groups_masked=groups[GroupStatus.MASKED],

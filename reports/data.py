@@ -115,28 +115,29 @@ class ReportData:
     @property
     def suspects(self) -> list[ShownTrajectory]:
         """Suspects of the trajectories shown."""
-        return [each for each in self.trajectories if each.suspicions]
+        return [trajectory for trajectory in self.trajectories if trajectory.suspicions]
 
     @property
     def own_figures(self) -> list[str]:
         """Names of what the loss measured beyond what every loss is measured by."""
         if self.supervised is not None:
             return []
-        found = {name for step in self.steps for name in step.metrics}
-        return sorted(found - TAKEN_NAMES - {*CLIP_NAMES})
+        names = {name for step in self.steps for name in step.metrics}
+        return sorted(names - TAKEN_NAMES - {*CLIP_NAMES})
 
     def evaluated(self, split: str, sampling: Sampling) -> list[Evaluation]:
         """Evaluations of one kind that scored anything, oldest version first."""
-        found = [
-            each
-            for each in self.evaluations
-            if (each.split, each.sampling) == (split, sampling) and each.solve_rate is not None
+        scored = [
+            evaluation
+            for evaluation in self.evaluations
+            if (evaluation.split, evaluation.sampling) == (split, sampling)
+            and evaluation.solve_rate is not None
         ]
-        return sorted(found, key=lambda each: each.version)
+        return sorted(scored, key=lambda evaluation: evaluation.version)
 
     def before_after(self, split: str, sampling: Sampling) -> tuple[float | None, float | None]:
         """Solve rate of the first policy and of the newest evaluated one; None where missing."""
-        found = self.evaluated(split, sampling)
-        before = found[0].solve_rate if found and found[0].version == 0 else None
-        after = found[-1].solve_rate if found and found[-1].version > 0 else None
+        scored = self.evaluated(split, sampling)
+        before = scored[0].solve_rate if scored and scored[0].version == 0 else None
+        after = scored[-1].solve_rate if scored and scored[-1].version > 0 else None
         return before, after

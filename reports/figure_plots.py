@@ -131,10 +131,10 @@ def _has(data: ReportData, panel: Panel) -> bool:
 
 def _paint(panel: Panel, axes: Any, data: ReportData) -> None:
     rows: Sequence[Any] = axes if len(panel.rows) > 1 else [axes]
-    for place, (each, (label, names)) in enumerate(zip(rows, panel.rows, strict=True)):
+    for place, (row, (label, names)) in enumerate(zip(rows, panel.rows, strict=True)):
         for name, color in zip(names, COLORS, strict=False):
             points = [(step.step, step.metrics.get(name)) for step in data.steps]
-            line(each, points, color=color, label=name)
-        legend(each, ncols=2)
-        each.set_ylabel(label)
-        whole_steps(each, "step" if place == len(panel.rows) - 1 else "")
+            line(row, points, color=color, label=name)
+        legend(row, ncols=2)
+        row.set_ylabel(label)
+        whole_steps(row, "step" if place == len(panel.rows) - 1 else "")

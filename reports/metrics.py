@@ -33,21 +33,25 @@ class Measured(Protocol):
 
 
 def lines(data: Measured) -> Iterator[dict[str, Any]]:
-    evaluations = sorted(data.evaluations, key=lambda each: (each.version, each.split))
+    evaluations = sorted(
+        data.evaluations, key=lambda evaluation: (evaluation.version, evaluation.split)
+    )
     # A loss's figures are missing where a step had no token to measure them on.
     names = sorted({name for step in data.steps for name in step.metrics})
     steps = {step.step: step for step in data.steps}
-    for version in sorted(steps.keys() | {each.version for each in evaluations}):
+    for version in sorted(steps.keys() | {evaluation.version for evaluation in evaluations}):
         if version in steps:
             yield _step(data, steps[version], names)
-        for each in evaluations:
-            if each.version == version:
-                yield _evaluation(data, each)
+        for measured in evaluations:
+            if measured.version == version:
+                yield _evaluation(data, measured)
 
 
 def _step(data: Measured, step: Step, names: list[str]) -> dict[str, Any]:
-    lengths = next((each for each in data.lengths if each.step == step.step), None)
-    composed = next((each for each in data.compositions if each.step == step.step), None)
+    lengths = next((length for length in data.lengths if length.step == step.step), None)
+    composed = next(
+        (composition for composition in data.compositions if composition.step == step.step), None
+    )
     parts = composed.parts if composed else {}
     return {
         "kind": "step",
@@ -67,19 +71,19 @@ def _step(data: Measured, step: Step, names: list[str]) -> dict[str, Any]:
     }
 
 
-def _evaluation(data: Measured, found: Evaluation) -> dict[str, Any]:
+def _evaluation(data: Measured, evaluation: Evaluation) -> dict[str, Any]:
     return {
         "kind": "evaluation",
         "campaign": data.campaign,
-        "step": found.version,
-        "policy_version": found.version,
-        "time": found.finished_at.isoformat() if found.finished_at else None,
-        "split": found.split,
-        "sampling": str(found.sampling),
-        "num_tasks": found.num_tasks,
-        "num_resolved": found.num_resolved,
-        "num_masked": found.num_masked,
-        "resolve_rate": found.solve_rate,
+        "step": evaluation.version,
+        "policy_version": evaluation.version,
+        "time": evaluation.finished_at.isoformat() if evaluation.finished_at else None,
+        "split": evaluation.split,
+        "sampling": str(evaluation.sampling),
+        "num_tasks": evaluation.num_tasks,
+        "num_resolved": evaluation.num_resolved,
+        "num_masked": evaluation.num_masked,
+        "resolve_rate": evaluation.solve_rate,
     }
 
 

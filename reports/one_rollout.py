@@ -118,7 +118,7 @@ async def read(database: Database, rollout: RolloutId) -> RolloutView:
             task,
             replies,
             commands,
-            await program_view.told(database, rollout, record.epoch),
+            await program_view.requests_of(database, rollout, record.epoch),
         ),
         program=await program_view.read(database, rollout, record.epoch, config.agent.kind),
     )
@@ -129,7 +129,7 @@ def _turns(
     task: Task,
     replies: list[Call],
     commands: list[Execution],
-    told: dict[int, ShownRequest],
+    requests: dict[int, ShownRequest],
 ) -> list[TurnView]:
     if not replies:
         return []
@@ -138,17 +138,17 @@ def _turns(
     views: list[TurnView] = []
     for place, reply in enumerate(replies):
         done = ran[reply.number]
-        is_open = not done and reply.number not in told
+        is_open = not done and reply.number not in requests
         why_not = _why_not(agent, task, record.before(place + 1)) if is_open else None
-        views.append(_turn(reply, done, told, why_not))
+        views.append(_turn(reply, done, requests, why_not))
     return views
 
 
 def _turn(
-    reply: Call, ran: list[Execution], told: dict[int, ShownRequest], why_not: str | None
+    reply: Call, ran: list[Execution], requests: dict[int, ShownRequest], why_not: str | None
 ) -> TurnView:
-    asked = told.get(reply.number)
-    before = None if reply.parent is None else told.get(reply.parent)
+    request = requests.get(reply.number)
+    before = None if reply.parent is None else requests.get(reply.parent)
     return TurnView(
         number=reply.number + 1,
         extends=None if reply.parent is None else reply.parent + 1,
@@ -159,18 +159,18 @@ def _turn(
         reply_s=reply.latency_s,
         finish_reason=reply.finish_reason,
         not_run=why_not,
-        branch=None if asked is None else asked.kind,
-        told="" if asked is None else program_view.as_text(asked.since(before)),
+        branch=None if request is None else request.kind,
+        told="" if request is None else program_view.as_text(request.since(before)),
         commands=[
             CommandView(
-                command=each.command,
-                returncode=each.returncode,
-                output=each.output.decode(errors="replace"),
-                truncated=each.truncated,
-                timed_out=each.timed_out,
-                wall_s=each.wall_s,
+                command=execution.command,
+                returncode=execution.returncode,
+                output=execution.output.decode(errors="replace"),
+                truncated=execution.truncated,
+                timed_out=execution.timed_out,
+                wall_s=execution.wall_s,
             )
-            for each in ran
+            for execution in ran
         ],
     )
 
@@ -180,9 +180,9 @@ def _why_not(agent: Agent, task: Task, record: Record) -> str:
     reply = record.calls[-1]
     if not isinstance(asked_by(agent, reply.text, reply.parts), FormatError):
         return "its command has no result: the rollout ended, or the command still runs"
-    told = next_request(agent, task, record).request.messages[-1].text.splitlines()[0]
+    message = next_request(agent, task, record).request.messages[-1].text.splitlines()[0]
     cut = reply.finish_reason == "length"
-    return f"the reply was cut at its token limit. {told}" if cut else told
+    return f"the reply was cut at its token limit. {message}" if cut else message
 
 
 def _text(at: datetime | None) -> str | None:

@@ -66,13 +66,13 @@ def render(data: ReportData) -> str:
 
 def _of_supervised(data: ReportData, run: Supervised) -> list[Headline]:
     losses = [step.metrics.get("loss") for step in data.steps]
-    shown = ["-" if loss is None else f"{loss:.3f}" for loss in losses] or ["-"]
+    texts = ["-" if loss is None else f"{loss:.3f}" for loss in losses] or ["-"]
     skipped = f", {run.data.num_skipped:,} skipped as too long" if run.data.num_skipped else ""
     return [
         Headline(
             "Loss",
-            shown[-1],
-            before=shown[0] if len(shown) > 1 else None,
+            texts[-1],
+            before=texts[0] if len(texts) > 1 else None,
             note=f"nats a trained token, {len(losses):,} of {run.num_steps:,} steps",
         ),
         Headline(

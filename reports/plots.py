@@ -70,14 +70,14 @@ def draw(data: ReportData) -> list[tuple[str, str, str]]:
             "What the reward is made of",
             "Mean of each part over a step's rollouts, before its weight.",
             _parts,
-            any(each.parts.keys() - {"outcome"} for each in data.compositions),
+            any(composition.parts.keys() - {"outcome"} for composition in data.compositions),
             1,
         ),
         (
             "Suspicious rollouts",
             "Share of a step's rollouts that look like cheating.",
             _suspicious,
-            any(each.suspicious for each in data.compositions),
+            any(composition.suspicious for composition in data.compositions),
             1,
         ),
         (
@@ -167,14 +167,16 @@ def _reward(axes: "Axes", data: ReportData) -> None:
     ]
     shift = max(steps, default=1) * 0.006
     for number, (split, sampling, color, label) in enumerate(kinds):
-        found = data.evaluated(split, sampling)
-        if not found:
+        evaluations = data.evaluated(split, sampling)
+        if not evaluations:
             continue
-        shares = [(each.solve_rate or 0.0) for each in found]
-        ends = [wilson(s, e.num_tasks - e.num_masked) for s, e in zip(shares, found, strict=True)]
+        shares = [(evaluation.solve_rate or 0.0) for evaluation in evaluations]
+        ends = [
+            wilson(s, e.num_tasks - e.num_masked) for s, e in zip(shares, evaluations, strict=True)
+        ]
         # No line: between two evaluations nothing was measured.
         axes.errorbar(
-            [each.version + (number - 1) * shift for each in found],
+            [evaluation.version + (number - 1) * shift for evaluation in evaluations],
             shares,
             yerr=[
                 [share - low for share, (low, _) in zip(shares, ends, strict=True)],
@@ -226,7 +228,7 @@ def _gap(axes: "Axes", data: ReportData) -> None:
         else math.nan
         for s in data.steps
     ]  # fmt: skip
-    checked = [(each.version, max(each.gap_max, _MIN_GAP)) for each in data.checked_gaps]
+    checked = [(gap.version, max(gap.gap_max, _MIN_GAP)) for gap in data.checked_gaps]
     axes.plot(
         [s.step for s in data.steps], measured, color=BLUE, marker="o", markersize=3, linewidth=0.8
     )
@@ -280,13 +282,13 @@ def _signal(axes: "Sequence[Axes]", data: ReportData) -> None:
 
 
 def _lengths(axes: "Sequence[Axes]", data: ReportData) -> None:
-    line(axes[0], [(each.step, each.num_turns) for each in data.lengths], color=BLUE)
+    line(axes[0], [(length.step, length.num_turns) for length in data.lengths], color=BLUE)
     axes[0].set_ylabel("turns")
-    from_zero(axes[0], [each.num_turns for each in data.lengths])
+    from_zero(axes[0], [length.num_turns for length in data.lengths])
     whole_steps(axes[0], "")
-    line(axes[1], [(each.step, each.num_tokens) for each in data.lengths], color=VIOLET)
+    line(axes[1], [(length.step, length.num_tokens) for length in data.lengths], color=VIOLET)
     axes[1].set_ylabel("sampled tokens")
-    from_zero(axes[1], [each.num_tokens for each in data.lengths])
+    from_zero(axes[1], [length.num_tokens for length in data.lengths])
     whole_steps(axes[1])
 
 
@@ -302,12 +304,14 @@ def _masked(axes: "Axes", data: ReportData) -> None:
 
 
 def _parts(axes: "Axes", data: ReportData) -> None:
-    names = list(dict.fromkeys(name for each in data.compositions for name in each.parts))
+    names = list(
+        dict.fromkeys(name for composition in data.compositions for name in composition.parts)
+    )
     colors = (BLUE, GREEN, AMBER, VIOLET, RED, INK)
     for number, name in enumerate(names):
         line(
             axes,
-            [(each.step, each.parts.get(name)) for each in data.compositions],
+            [(composition.step, composition.parts.get(name)) for composition in data.compositions],
             color=colors[number % len(colors)],
             label=name,
         )
@@ -316,7 +320,11 @@ def _parts(axes: "Axes", data: ReportData) -> None:
 
 
 def _suspicious(axes: "Axes", data: ReportData) -> None:
-    line(axes, [(each.step, each.suspicious) for each in data.compositions], color=AMBER)
+    line(
+        axes,
+        [(composition.step, composition.suspicious) for composition in data.compositions],
+        color=AMBER,
+    )
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     whole_steps(axes)
@@ -371,15 +379,15 @@ def _duration(seconds: float) -> str:
 
 def _endings(axes: "Sequence[Axes]", data: ReportData) -> None:
     tones = {"resolved": GREEN, "fault": AMBER, "infra_fault": AMBER, "terminated": AMBER}
-    for each, counts, color in (
+    for panel, counts, color in (
         (axes[0], data.stop_reasons, BLUE),
         (axes[1], data.verdicts, RED),
     ):
         rows = sorted(counts.items(), key=lambda item: item[1])
         names = [name.replace("_", " ") for name, _ in rows]
         colors = [tones.get(name, color) for name, _ in rows]
-        bars = each.barh(names, [count for _, count in rows], color=colors, height=0.62)
-        each.bar_label(bars, fmt="{:,.0f}", padding=3, fontsize=8.5)
-        each.margins(x=0.12)
-        each.grid(visible=False, axis="y")
-        each.tick_params(labelbottom=False)
+        bars = panel.barh(names, [count for _, count in rows], color=colors, height=0.62)
+        panel.bar_label(bars, fmt="{:,.0f}", padding=3, fontsize=8.5)
+        panel.margins(x=0.12)
+        panel.grid(visible=False, axis="y")
+        panel.tick_params(labelbottom=False)

@@ -37,16 +37,16 @@ async def point_ids(database: Database, campaign: CampaignId) -> list[PointId]:
     async with database.snapshot() as connection:
         steps = await trained_steps.times(connection, campaign)
         measured = await evaluations.read(connection, campaign)
-    found = [PointId(STEPS, step, milliseconds(time)) for step, time in steps]
-    found += [_id(each, each.finished_at) for each in measured if each.finished_at]
-    return sorted(found, key=_order)
+    ids = [PointId(STEPS, step, milliseconds(time)) for step, time in steps]
+    ids += [
+        _id(evaluation, evaluation.finished_at) for evaluation in measured if evaluation.finished_at
+    ]
+    return sorted(ids, key=_order)
 
 
-async def points(
-    database: Database, campaign: CampaignId, wanted: Collection[PointId]
-) -> list[Point]:
-    """Those of `wanted` that are still there."""
-    steps = [each.step for each in wanted if each.series == STEPS]
+async def points(database: Database, campaign: CampaignId, ids: Collection[PointId]) -> list[Point]:
+    """Those of `ids` that are still there."""
+    steps = [point.step for point in ids if point.series == STEPS]
     async with database.snapshot() as connection:
         chosen = _Chosen(
             campaign=campaign,
@@ -55,8 +55,10 @@ async def points(
             compositions=await trained_steps.compositions(connection, campaign, steps),
             evaluations=await evaluations.read(connection, campaign),
         )
-    found = [point_of(line) for line in lines(chosen) if line["time"] is not None]
-    return sorted((each for each in found if each.id in wanted), key=lambda each: _order(each.id))
+    all_points = [point_of(line) for line in lines(chosen) if line["time"] is not None]
+    return sorted(
+        (point for point in all_points if point.id in ids), key=lambda point: _order(point.id)
+    )
 
 
 def _id(evaluation: Evaluation, finished_at: datetime) -> PointId:

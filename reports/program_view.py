@@ -70,18 +70,20 @@ async def read(database: Database, rollout: RolloutId, epoch: int, kind: str) ->
     lives = await program_lives.of_rollout(database, rollout, epoch)
     if not lives:
         return None
-    outside = {each.life: each for each in await sessions.of_rollout(database, rollout, epoch)}
+    outside = {
+        session.life: session for session in await sessions.of_rollout(database, rollout, epoch)
+    }
     requests = await model_requests.history(database, rollout, epoch)
-    stored = [each for each in requests if each.state is RequestState.STORED]
+    stored = [request for request in requests if request.state is RequestState.STORED]
     last = lives[-1].life
     return ProgramView(
         kind=kind,
-        lives=[_life(n + 1, each, outside.get(each.life)) for n, each in enumerate(lives)],
+        lives=[_life(n + 1, life, outside.get(life.life)) for n, life in enumerate(lives)],
         num_calls=len(stored),
-        num_replayed=sum(each.life > each.first_life for each in stored),
-        num_abandoned=sum(each.life < last for each in stored),
-        num_refused=sum(each.state is RequestState.REFUSED for each in requests),
-        num_sent_again=sum(max(0, each.num_sent - 1) for each in requests),
+        num_replayed=sum(request.life > request.first_life for request in stored),
+        num_abandoned=sum(request.life < last for request in stored),
+        num_refused=sum(request.state is RequestState.REFUSED for request in requests),
+        num_sent_again=sum(max(0, request.num_sent - 1) for request in requests),
     )
 
 
@@ -98,7 +100,9 @@ def _life(number: int, life: ProgramLife, session: SessionRecord | None) -> Life
     )
 
 
-async def told(database: Database, rollout: RolloutId, epoch: int) -> dict[int, ShownRequest]:
+async def requests_of(
+    database: Database, rollout: RolloutId, epoch: int
+) -> dict[int, ShownRequest]:
     """Each request by the number of its call; empty where no program plays."""
     bodies = await model_requests.bodies(database, rollout, epoch)
     return {number: ShownRequest(kind.value, request) for number, (kind, request) in bodies.items()}

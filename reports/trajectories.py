@@ -11,30 +11,36 @@ from mainspring.trajectories.turns import by_call
 from reports.data import RanCommand, ShownTrajectory, ShownTurn
 
 
-def worth_reading(found: Sequence[EvaluatedRollout]) -> list[tuple[RolloutId, int]]:
+def worth_reading(evaluated: Sequence[EvaluatedRollout]) -> list[tuple[RolloutId, int]]:
     """(rollout, policy version) of up to four: one task that the first policy failed and the newest
-    solves, with both attempts; one the newest fails; the newest one that was masked. `found` has
-    the newest version first."""
-    if not found:
+    solves, with both attempts; one the newest fails; the newest one that was masked. `evaluated`
+    has the newest version first."""
+    if not evaluated:
         return []
-    newest = found[0].policy_version
+    newest = evaluated[0].policy_version
     failed_first = {
-        each.task: each for each in found if each.policy_version == 0 and each.solved is False
+        rollout.task: rollout
+        for rollout in evaluated
+        if rollout.policy_version == 0 and rollout.solved is False
     }
     learned = next(
-        (r for r in found if r.policy_version == newest and r.solved and r.task in failed_first),
+        (
+            r
+            for r in evaluated
+            if r.policy_version == newest and r.solved and r.task in failed_first
+        ),
         None,
     )
     chosen: list[EvaluatedRollout] = []
     if learned is not None and newest > 0:
         chosen += [failed_first[learned.task], learned]
     else:
-        chosen += [each for each in found if each.solved][:1]
-    for wanted in (False, None):
-        other = next((each for each in found if each.solved is wanted), None)
+        chosen += [rollout for rollout in evaluated if rollout.solved][:1]
+    for solved in (False, None):
+        other = next((rollout for rollout in evaluated if rollout.solved is solved), None)
         if other is not None and other not in chosen:
             chosen.append(other)
-    return [(each.id, each.policy_version) for each in chosen]
+    return [(rollout.id, rollout.policy_version) for rollout in chosen]
 
 
 async def trajectory(database: Database, rollout: RolloutId, version: int) -> ShownTrajectory:

@@ -95,8 +95,8 @@ async def measure(
     async with _gateway_stack(max(*sessions, WARM_UP[0]), num_calls) as stack:
         await stack.played(*WARM_UP, prompt_tokens[0])
         for number in sessions:
-            each = min(num_calls, max(MIN_CALLS, TOTAL_CALLS * num_calls // number))
-            figures[str(number)] = await stack.played(number, each, prompt_tokens[0])
+            num_played = min(num_calls, max(MIN_CALLS, TOTAL_CALLS * num_calls // number))
+            figures[str(number)] = await stack.played(number, num_played, prompt_tokens[0])
         first = sessions[0]
         by_size = figures[str(first)]["by_prompt_tokens"] = {}
         for size in prompt_tokens:
@@ -122,14 +122,14 @@ class _GatewayStack:
         handles = [
             await self.client.start_workflow(
                 Workflow.ROLLOUT,
-                RolloutInput(rollout=each, campaign=CAMPAIGN, group=group),
-                id=rollout_workflow(each),
+                RolloutInput(rollout=rollout, campaign=CAMPAIGN, group=group),
+                id=rollout_workflow(rollout),
                 task_queue=ROLLOUT_QUEUE,
                 task_timeout=WORKFLOW_TASK_TIMEOUT,
             )
-            for each in ids
+            for rollout in ids
         ]
-        ends = asyncio.gather(*(each.result() for each in handles))
+        ends = asyncio.gather(*(handle.result() for handle in handles))
         try:
             await self._until_asked(load, ends)
             grown_mib = _grown(memory_mib, self.footprint.memory_mib())
@@ -202,8 +202,8 @@ def _row(load: SessionLoad, engine_s: float) -> Figures:
 
 def _text(tokenizer: ChatTokenizer, num_tokens: int) -> str:
     """Text of about this number of tokens."""
-    each = len(tokenizer.encode_plain(WORDS * 100)) / 100
-    return WORDS * max(1, round(num_tokens / each))
+    tokens_per_text = len(tokenizer.encode_plain(WORDS * 100)) / 100
+    return WORDS * max(1, round(num_tokens / tokens_per_text))
 
 
 def _config(num_calls: int) -> CampaignConfig:

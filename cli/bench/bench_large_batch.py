@@ -149,8 +149,8 @@ async def _store_rollout(db: Database, rollout: RolloutId, num_tokens: int, rewa
 
 
 async def _read(db: Database) -> StepBatch:
-    found = await batches.load_batch(db, CAMPAIGN, 1)
-    return await asyncio.to_thread(step_batch, found, _config().trainer, version=0)
+    batch = await batches.load_batch(db, CAMPAIGN, 1)
+    return await asyncio.to_thread(step_batch, batch, _config().trainer, version=0)
 
 
 def _config() -> CampaignConfig:
@@ -188,9 +188,9 @@ async def _watched_loop() -> AsyncIterator[Pause]:
 
     async def look() -> None:
         while True:
-            asked = time.monotonic()
+            began_s = time.monotonic()
             await asyncio.sleep(LOOK_S)
-            pause.max_s = max(pause.max_s, time.monotonic() - asked - LOOK_S)
+            pause.max_s = max(pause.max_s, time.monotonic() - began_s - LOOK_S)
 
     looking = asyncio.create_task(look())
     try:

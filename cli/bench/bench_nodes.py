@@ -60,9 +60,9 @@ async def measure(
     started, and taken_for_dead: those that no node took in time. On a stack of its own, which is
     removed."""
     async with temporary("mainspring-bench-") as stack:
-        refusals, told = _Refusals(), logging.getLogger(CORE_LOGGER)
-        told.addHandler(refusals)
-        told.propagate = False  # tens of thousands of lines
+        refusals, log = _Refusals(), logging.getLogger(CORE_LOGGER)
+        log.addHandler(refusals)
+        log.propagate = False  # tens of thousands of lines
         settings = load_settings(stack.home)
         client = await connect(settings)
         behavior = NODE_POLLERS if polls is None else PollerBehaviorSimpleMaximum(polls)
@@ -83,16 +83,16 @@ async def measure(
             waits: list[float | None] = []
             for number in range(NUM_ROUNDS):
                 say(f"round {number + 1} of {NUM_ROUNDS}")
-                asked = [*queues, *([SANDBOX_QUEUE] * num_nodes)]
+                all_queues = [*queues, *([SANDBOX_QUEUE] * num_nodes)]
                 waits += await asyncio.gather(
-                    *(_wait_s(client, queue, f"{number}-{n}") for n, queue in enumerate(asked))
+                    *(_wait_s(client, queue, f"{number}-{n}") for n, queue in enumerate(all_queues))
                 )
                 await asyncio.sleep(BETWEEN_S)
         finally:
             await asyncio.gather(*(worker.shutdown() for worker in (driver, *nodes)))
             await asyncio.gather(*polling)
-            told.propagate = True
-            told.removeHandler(refusals)
+            log.propagate = True
+            log.removeHandler(refusals)
         return _figures(num_nodes, polls, refusals.num_told, waits)
 
 

@@ -223,8 +223,8 @@ class Cycles:
             for number, command in enumerate(COMMANDS):
                 result = await _timed(self.execs_s, sandbox.run(str(number), command, TIMEOUT_S))
                 if result.returncode != 0:
-                    said = result.output.decode(errors="replace").strip()
-                    raise SandboxError(f"`{command}` ended with {result.returncode}: {said}")
+                    output = result.output.decode(errors="replace").strip()
+                    raise SandboxError(f"`{command}` ended with {result.returncode}: {output}")
                 if command == NOTHING:
                     self.overheads_s.append(self.execs_s[-1])
             patch = await _timed(self.diffs_s, sandbox.diff())
@@ -273,14 +273,14 @@ class DockerExecCli:
             "--label",
             f"{LABEL}={self.run_id}",
         ]
-        status, said = await _docker("run", "-d", *where, *keep_alive)
+        status, output = await _docker("run", "-d", *where, *keep_alive)
         if status != 0:
-            raise SandboxRefused(f"image {spec.image} cannot run: {said.decode().strip()}")
-        return ExecCliSandbox(said.decode().strip())
+            raise SandboxRefused(f"image {spec.image} cannot run: {output.decode().strip()}")
+        return ExecCliSandbox(output.decode().strip())
 
     async def remove_all(self) -> None:
-        _, said = await _docker("ps", "-aq", "--filter", f"label={LABEL}={self.run_id}")
-        if containers := said.decode().split():
+        _, output = await _docker("ps", "-aq", "--filter", f"label={LABEL}={self.run_id}")
+        if containers := output.decode().split():
             await _docker("rm", "-f", "-v", *containers)
 
 
@@ -290,8 +290,8 @@ class ExecCliSandbox:
 
     async def run(self, turn_id: str, command: str, timeout_s: float) -> CommandResult:
         started = time.monotonic()
-        status, said = await _docker("exec", self.container, "bash", "-lc", command)
-        return CommandResult(status, said, False, False, time.monotonic() - started)
+        status, output = await _docker("exec", self.container, "bash", "-lc", command)
+        return CommandResult(status, output, False, False, time.monotonic() - started)
 
     async def diff(self) -> bytes:
         script = "git add -A && git diff --cached --binary HEAD"
@@ -301,9 +301,9 @@ class ExecCliSandbox:
         return patch
 
     async def close(self) -> None:
-        status, said = await _docker("rm", "-f", "-v", self.container)
+        status, output = await _docker("rm", "-f", "-v", self.container)
         if status != 0:
-            raise SandboxLost(f"container {self.container}: {said.decode().strip()}")
+            raise SandboxLost(f"container {self.container}: {output.decode().strip()}")
 
 
 async def _docker(*arguments: str) -> tuple[int, bytes]:
@@ -320,6 +320,6 @@ async def _run_docker(arguments: tuple[str, ...]) -> tuple[int, bytes]:
         stderr=subprocess.STDOUT,
         start_new_session=True,  # Ctrl-C is for the bench, which then cleans up
     )
-    said, _ = await process.communicate()
+    output, _ = await process.communicate()
     assert process.returncode is not None
-    return process.returncode, said
+    return process.returncode, output

@@ -149,10 +149,10 @@ async def _overheads(stack: LoadedStack, load: Load) -> Figures:
         between = await timings.between_replies(connection, stack.ids)
     if not between:
         return {"overhead_p50_ms": None, "overhead_p99_ms": None, "overhead_p50_ms_by_quarter": []}
-    numbers, seconds = (np.array(each) for each in zip(*between, strict=True))
+    numbers, seconds = (np.array(column) for column in zip(*between, strict=True))
     seconds = seconds - load.reply_s
     quarter = numbers * QUARTERS // load.num_turns
-    parts = [seconds[quarter == each] for each in range(QUARTERS)]
+    parts = [seconds[quarter == index] for index in range(QUARTERS)]
     return {
         "overhead_p50_ms": round(1000 * float(np.percentile(seconds, 50)), 2),
         "overhead_p99_ms": round(1000 * float(np.percentile(seconds, 99)), 2),
@@ -165,9 +165,9 @@ async def _overheads(stack: LoadedStack, load: Load) -> Figures:
 async def _histories(stack: LoadedStack, num_turns: int) -> Figures:
     """Histories of a sample of the rollouts."""
     sample = stack.ids[:: max(1, len(stack.ids) // HISTORIES)][:HISTORIES]
-    found = [await _history(stack, each) for each in sample]
-    num_events, num_bytes = (sum(each) for each in zip(*found, strict=True)) if found else (0, 0)
-    turns = num_turns * len(found)
+    sizes = [await _history(stack, rollout) for rollout in sample]
+    num_events, num_bytes = (sum(part) for part in zip(*sizes, strict=True)) if sizes else (0, 0)
+    turns = num_turns * len(sizes)
     return {
         "history_events_per_turn": _per(num_events, turns),
         "history_bytes_per_turn": _per(num_bytes, turns),

@@ -46,21 +46,21 @@ def print_scale(figures: Mapping[str, Mapping[str, Any]]) -> None:
         memory.add_row(
             number, f"{row['workers_peak_mib']:.0f}", *(f"{x:.0f}" for x in _of(row["peak_mib_of"]))
         )
-        each = row["bytes_per_rollout_of"]
+        per_rollout = row["bytes_per_rollout_of"]
         history = row.get("history_bytes_per_turn")
         stored.add_row(
             number,
-            *(_figure(row["bytes_of"]["temporal"] / MIB), _figure(each["temporal"] / 1024)),
-            *(_figure(row["bytes_of"]["postgres"] / MIB), _figure(each["postgres"] / 1024)),
+            *(_figure(row["bytes_of"]["temporal"] / MIB), _figure(per_rollout["temporal"] / 1024)),
+            *(_figure(row["bytes_of"]["postgres"] / MIB), _figure(per_rollout["postgres"] / 1024)),
             _figure(row.get("history_events_per_turn")),
             _figure(None if history is None else history / 1024),
         )
     for table in (speed, cost, memory, stored):
         console.print(table)
     for number, row in figures.items():
-        if (known := row.get("histories_known")) is not None:
+        if (share := row.get("histories_known")) is not None:
             console.print(
-                f"{number} rollouts: rollout workers knew {known:.1%} of the "
+                f"{number} rollouts: rollout workers knew {share:.1%} of the "
                 f"{row['num_histories_read']} histories that replies continued"
             )
 
@@ -81,10 +81,10 @@ def print_soak(figures: Mapping[str, Mapping[str, Any]]) -> None:
                 str(files["rollout_worker"] + files["node"]),
                 f"{sum(sample['bytes_of'].values()) / MIB:.0f}",
             )
-        found = row.get("memory_slope_mib_per_hour_of")
-        if found:
+        slope_of = row.get("memory_slope_mib_per_hour_of")
+        if slope_of:
             table.add_section()
-            table.add_row("MiB/hour", "", *map(_figure, _of(found)))
+            table.add_row("MiB/hour", "", *map(_figure, _of(slope_of)))
         console.print(table)
         first, last = row["samples"][0]["left_of"], row["samples"][-1]["left_of"]
         for name, number_left in last.items():
@@ -100,14 +100,14 @@ def print_gateway(figures: Mapping[str, Mapping[str, Any]]) -> None:
     table = Table("sessions", "prompt", "p50", "p99", "first", "last", "requests/s", "KiB each")
     table.title = "overhead of a request; p50 of the first and last calls; the gateway's memory"
     for number, row in figures.items():
-        for size, each in {"": row, **row.get("by_prompt_tokens", {})}.items():
+        for size, row_of_size in {"": row, **row.get("by_prompt_tokens", {})}.items():
             table.add_row(
                 number,
                 size,
-                *(_ms(each["overhead_p50_ms"]), _ms(each["overhead_p99_ms"])),
-                *(_ms(each["first_calls_p50_ms"]), _ms(each["last_calls_p50_ms"])),
-                _figure(each["requests_per_s"]),
-                _figure(each["kib_per_session_of"]["gateway"]),
+                *(_ms(row_of_size["overhead_p50_ms"]), _ms(row_of_size["overhead_p99_ms"])),
+                *(_ms(row_of_size["first_calls_p50_ms"]), _ms(row_of_size["last_calls_p50_ms"])),
+                _figure(row_of_size["requests_per_s"]),
+                _figure(row_of_size["kib_per_session_of"]["gateway"]),
             )
     Screen().print(table)
 

@@ -84,9 +84,9 @@ async def measure_soak(
 def slopes(samples: Sequence[dict[str, Any]], figure: str) -> dict[str, float | None]:
     """Growth of a figure in an hour, by its names: least squares over the second half."""
     half = samples[len(samples) // 2 :]
-    hours = [each["at_s"] / S_PER_HOUR for each in half]
+    hours = [sample["at_s"] / S_PER_HOUR for sample in half]
     return {
-        name: round(float(np.polyfit(hours, [each[figure][name] for each in half], 1)[0]), 1)
+        name: round(float(np.polyfit(hours, [sample[figure][name] for sample in half], 1)[0]), 1)
         if len(half) >= MIN_SAMPLES
         else None
         for name in samples[0][figure]

@@ -33,14 +33,14 @@ def measure(num_steps: int, say: Callable[[str], None]) -> dict[str, Any]:
         model_dir = Path(folder, "model")
         say(f"making a model of {VOCAB_SIZE} tokens")
         reference = _make_model(model_dir)
-        found: dict[str, Any] = {}
+        figures: dict[str, Any] = {}
         for name, lengths in (("equal_lengths", EQUAL), ("mixed_lengths", MIXED)):
             say(f"{name.replace('_', ' ')}: {num_steps} steps on each side")
-            found[name] = _shape(reference, model_dir, lengths, num_steps)
+            figures[name] = _shape(reference, model_dir, lengths, num_steps)
         say("writing a checkpoint")
-        found["files"] = _files(model_dir, Path(folder))
-    found |= {"threads": 1, "num_steps": num_steps, "vocab_size": VOCAB_SIZE}
-    return found
+        figures["files"] = _files(model_dir, Path(folder))
+    figures |= {"threads": 1, "num_steps": num_steps, "vocab_size": VOCAB_SIZE}
+    return figures
 
 
 def _make_model(directory: Path) -> Any:
@@ -90,11 +90,11 @@ def _shape(
             theirs_s.append(between - began)
             ours_s.append(ended - between)
     num_tokens = sum(lengths)
-    ours, theirs = num_tokens / median(ours_s), num_tokens / median(theirs_s)
+    rate, hf_rate = num_tokens / median(ours_s), num_tokens / median(theirs_s)
     return {
-        "tokens_per_s": round(ours, 1),
-        "hf_tokens_per_s": round(theirs, 1),
-        "ratio": round(ours / theirs, 3),
+        "tokens_per_s": round(rate, 1),
+        "hf_tokens_per_s": round(hf_rate, 1),
+        "ratio": round(rate / hf_rate, 3),
     }
 
 

@@ -82,7 +82,7 @@ NODE = NodeId("bench")
 def _cpu_s() -> float:
     """CPU time of this process and its servers. On a busy machine it tells more than time does."""
     this = psutil.Process()
-    return sum(sum(each.cpu_times()[:4]) for each in (this, *this.children(recursive=True)))
+    return sum(sum(process.cpu_times()[:4]) for process in (this, *this.children(recursive=True)))
 
 
 async def measure(turns_per_activity: int = 1) -> dict[str, dict[str, Any]]:
@@ -101,20 +101,20 @@ async def _measure(settings: Settings, turns_per_activity: int) -> dict[str, dic
     async with open_database(settings, pool_size=POOL_SIZE) as db:
         client = await connect(settings)
         await tasks.put_tasks(db, [TASK])
-        known = FactCache(db)
+        facts = FactCache(db)
         environments = Environments(Backends({BWRAP: NoBackend()}))
-        held = HeldSandboxes(db, known, NODE, environments)
-        admission = Admission(NODE, max(PLAN), lambda: len(held), settings)
-        replies = ReplyActivities(db, known, ServedCampaigns(db, serve_nothing))
-        sandboxes = SandboxActivities(db, known, NODE, held, admission)
+        sandboxes_held = HeldSandboxes(db, facts, NODE, environments)
+        admission = Admission(NODE, max(PLAN), lambda: len(sandboxes_held), settings)
+        replies = ReplyActivities(db, facts, ServedCampaigns(db, serve_nothing))
+        sandboxes = SandboxActivities(db, facts, NODE, sandboxes_held, admission)
         bench = Bench(
             client,
             db,
-            RolloutActivities(db, known),
+            RolloutActivities(db, facts),
             replies,
             sandboxes,
-            PlayingActivities(known, NODE, held, replies, sandboxes),
-            GradingActivities(db, known, NODE, environments),
+            PlayingActivities(facts, NODE, sandboxes_held, replies, sandboxes),
+            GradingActivities(db, facts, NODE, environments),
             turns_per_activity,
         )
         figures: dict[str, dict[str, Any]] = {}

@@ -82,10 +82,10 @@ def run(model: Path, batch: Path) -> dict[str, Any]:
         return reduce_and_clip(self)
 
     def digest(tensors: dict[str, Any]) -> str:
-        found = hashlib.sha256()
+        sha256 = hashlib.sha256()
         for name in sorted(tensors):
-            found.update(name.encode() + tensors[name].detach().contiguous().numpy().tobytes())
-        return found.hexdigest()
+            sha256.update(name.encode() + tensors[name].detach().contiguous().numpy().tobytes())
+        return sha256.hexdigest()
 
     optimizers.PolicyOptimizer.reduce_and_clip = noted
     source = Path(str(optimizers.__file__)).resolve()
@@ -93,16 +93,16 @@ def run(model: Path, batch: Path) -> dict[str, Any]:
     arrays = np.load(batch)
     samples = []
     for n in range(len({name.partition("/")[0] for name in arrays})):
-        given = {key: arrays[f"{n}/{key}"] for key in ("token_ids", "action_mask", "logprobs")}
-        given |= {"versions": arrays[f"{n}/versions"], "rollout": f"r{n}"}
+        parts = {key: arrays[f"{n}/{key}"] for key in ("token_ids", "action_mask", "logprobs")}
+        parts |= {"versions": arrays[f"{n}/versions"], "rollout": f"r{n}"}
         advantage = float(arrays[f"{n}/advantage"])
         if "advantages" in Sample.__dataclass_fields__:
-            mask = given["action_mask"]
-            given["advantages"] = np.where(mask, advantage, 0).astype(np.float32)
-            given["branch"] = 0
+            mask = parts["action_mask"]
+            parts["advantages"] = np.where(mask, advantage, 0).astype(np.float32)
+            parts["branch"] = 0
         else:
-            given["advantage"] = advantage
-        samples.append(Sample(**given))
+            parts["advantage"] = advantage
+        samples.append(Sample(**parts))
     results: dict[str, Any] = {}
     for name, fields in SETTINGS.items():
         optimizer = {"lr": 5e-3, "warmup_steps": 0, "max_grad_norm": 0.5}
@@ -150,22 +150,22 @@ def compare(tree: Path, other: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         model, batch = Path(folder, "model"), Path(folder, "batch.npz")
         call(tree, "make", model, batch)
-        one, two = (json.loads(call(each, "run", model, batch)) for each in (tree, other))
+        one, two = (json.loads(call(checkout, "run", model, batch)) for checkout in (tree, other))
     settings = {}
     for name in SETTINGS:
-        mine, theirs = one[name], two[name]
-        pairs = list(zip(mine["steps"], theirs["steps"], strict=True))
+        first, second = one[name], two[name]
+        pairs = list(zip(first["steps"], second["steps"], strict=True))
         settings[name] = {
-            "num_gradients": len(mine["gradients"]),
-            "gradients_equal": mine["gradients"] == theirs["gradients"],
+            "num_gradients": len(first["gradients"]),
+            "gradients_equal": first["gradients"] == second["gradients"],
             "weights_equal": [a["weights"] == b["weights"] for a, b in pairs],
             "figures_equal": [a["figures"] == b["figures"] for a, b in pairs],
-            "figures": mine["steps"][-1]["figures"],
-            "weights": mine["steps"][-1]["weights"][:16],
+            "figures": first["steps"][-1]["figures"],
+            "weights": first["steps"][-1]["weights"][:16],
         }
     equal = all(
-        each["gradients_equal"] and all(each["weights_equal"]) and all(each["figures_equal"])
-        for each in settings.values()
+        case["gradients_equal"] and all(case["weights_equal"]) and all(case["figures_equal"])
+        for case in settings.values()
     )
     return {"trees": [str(tree), str(other)], "equal": equal, "settings": settings}
 
@@ -176,16 +176,16 @@ def main() -> int:
     parser.add_argument("second", type=Path)
     parser.add_argument("--make", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--run", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.make:
-        make(given.first, given.second)
+    arguments = parser.parse_args()
+    if arguments.make:
+        make(arguments.first, arguments.second)
         return 0
-    if given.run:
-        print(json.dumps(run(given.first, given.second)))
+    if arguments.run:
+        print(json.dumps(run(arguments.first, arguments.second)))
         return 0
-    found = compare(given.first.resolve(), given.second.resolve())
-    print(json.dumps(found, indent=2))
-    return 0 if found["equal"] else 1
+    comparison = compare(arguments.first.resolve(), arguments.second.resolve())
+    print(json.dumps(comparison, indent=2))
+    return 0 if comparison["equal"] else 1
 
 
 if __name__ == "__main__":

@@ -144,12 +144,12 @@ async def measure(
             await until_open(proxy_port)
             await played(proxy_port, *WARM_UP, prompt_tokens[0])
             for number in sessions:
-                each = min(num_calls, max(MIN_CALLS, TOTAL_CALLS * num_calls // number))
+                num_played = min(num_calls, max(MIN_CALLS, TOTAL_CALLS * num_calls // number))
                 sizes = prompt_tokens if number == sessions[0] else prompt_tokens[:1]
                 figures[str(number)] = {
                     str(size): {
-                        "proxy": await played(proxy_port, number, each, size),
-                        "engine": await played(engine_port, number, each, size),
+                        "proxy": await played(proxy_port, number, num_played, size),
+                        "engine": await played(engine_port, number, num_played, size),
                     }
                     for size in sizes
                 }
@@ -164,15 +164,15 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=40)
     parser.add_argument("--prompt-tokens", default="1000,8000,20000")
     parser.add_argument("--endpoint", type=int, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.endpoint is not None:
-        asyncio.run(endpoint(given.endpoint))
+    arguments = parser.parse_args()
+    if arguments.endpoint is not None:
+        asyncio.run(endpoint(arguments.endpoint))
         return
-    if given.litellm is None or not given.litellm.exists():
+    if arguments.litellm is None or not arguments.litellm.exists():
         parser.error("name litellm's program: /path/to/its/environment/bin/litellm")
-    sessions = read_numbers("--sessions", given.sessions, 1000)
-    sizes = read_numbers("--prompt-tokens", given.prompt_tokens, 100_000)
-    print(json.dumps(asyncio.run(measure(given.litellm, sessions, given.calls, sizes))))
+    sessions = read_numbers("--sessions", arguments.sessions, 1000)
+    sizes = read_numbers("--prompt-tokens", arguments.prompt_tokens, 100_000)
+    print(json.dumps(asyncio.run(measure(arguments.litellm, sessions, arguments.calls, sizes))))
 
 
 if __name__ == "__main__":

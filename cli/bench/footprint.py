@@ -26,7 +26,7 @@ POSTGRES = "postgres"
 TEMPORAL = "temporal"
 LOG_LINES = 12
 FOLDERS = (".", "sandboxes", "functions", "logs", "reports")
-"""Of a home; what is in these is counted."""
+"""Folders of a home whose entries are counted."""
 N = TypeVar("N", int, float)
 _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
 
@@ -43,7 +43,7 @@ class Footprint:
 
     def memory_mib(self) -> dict[str, float]:
         """Now."""
-        now = self._sums(lambda each: each.memory_info().rss / MIB)
+        now = self._sums(lambda process: process.memory_info().rss / MIB)
         now[POSTGRES] = self._postgres_mib()
         self._postgres_peak_mib = max(self._postgres_peak_mib, now[POSTGRES])
         return now
@@ -58,12 +58,12 @@ class Footprint:
 
     def open_files(self) -> dict[str, int]:
         """Descriptors; Postgres': its processes, as those of another user's cannot be listed."""
-        counts = self._sums(lambda each: each.num_fds())
+        counts = self._sums(lambda process: process.num_fds())
         return {**counts, POSTGRES: len(self._postgres())}
 
     def left(self) -> dict[str, int]:
-        """What sandboxes, functions and programs have now: folders below the home, temporary
-        entries of the machine, control groups, and processes of all."""
+        """Folders below the home, temporary entries of the machine, control groups of sandboxes,
+        and processes of all, now."""
         temporary = {Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm")}
         groups = (each.directory.glob(f"{cgroup.PREFIX}*") for each in cgroup.available().places)
         return {
@@ -80,12 +80,12 @@ class Footprint:
     def _sums(self, figure: Callable[[psutil.Process], N]) -> dict[str, N]:
         """All but Postgres, by role. Raises WorkFailed when one has ended."""
         pids = {**self.workers, TEMPORAL: Temporal(self.home).daemon.pid()}
-        found: dict[str, N] = {}
+        sums: dict[str, N] = {}
         for name, pid in pids.items():
             of_one = figure(self._running(name, pid))
             role = name.partition("-")[0]
-            found[role] = found[role] + of_one if role in found else of_one
-        return found
+            sums[role] = sums[role] + of_one if role in sums else of_one
+        return sums
 
     def _postgres(self) -> list[psutil.Process]:
         first = self._running(POSTGRES, Postgres(self.home).daemon.pid())
@@ -106,9 +106,9 @@ class Footprint:
         )
 
     def _postgres_mib(self) -> float:
-        taken = list(filter(None, map(_memory, self._postgres())))
-        own = sum(each.rss - each.shared for each in taken)
-        return (own + max(each.shared for each in taken)) / MIB
+        infos = list(filter(None, map(_memory, self._postgres())))
+        own = sum(info.rss - info.shared for info in infos)
+        return (own + max(info.shared for info in infos)) / MIB
 
 
 def _memory(process: psutil.Process) -> Any:
@@ -127,6 +127,6 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def _peak_mib(process: psutil.Process) -> float:
-    found = _PEAK.search(Path(f"/proc/{process.pid}/status").read_text())
-    assert found is not None, "Linux has it for every process that is no zombie"
-    return int(found[1]) / 1024
+    match = _PEAK.search(Path(f"/proc/{process.pid}/status").read_text())
+    assert match is not None, "Linux has it for every process that is no zombie"
+    return int(match[1]) / 1024

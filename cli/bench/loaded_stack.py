@@ -66,7 +66,7 @@ class Load:
 
     @property
     def verdict(self) -> Verdict:
-        """Of each rollout."""
+        """Verdict that each rollout must have."""
         return Verdict.RESOLVED if self.is_sandboxed else Verdict.NO_PATCH
 
 
@@ -127,7 +127,7 @@ class LoadedStack:
             ) from None
 
     async def _start(self, campaign: CampaignId, num_rollouts: int, ids: list[RolloutId]) -> None:
-        group, made = await put_rollouts(self.db, campaign, self._num_groups, num_rollouts)
+        group, rollouts = await put_rollouts(self.db, campaign, self._num_groups, num_rollouts)
         self._num_groups += 1
         slots = asyncio.Semaphore(STARTS)
 
@@ -143,7 +143,7 @@ class LoadedStack:
             ids.append(rollout)
 
         async with asyncio.TaskGroup() as starting:
-            for rollout in made:
+            for rollout in rollouts:
                 starting.create_task(start(rollout))
 
 
@@ -184,23 +184,23 @@ def _members(home: Path, capacity: int, load: Load) -> list[Member]:
 
 def _reads(logs: Iterable[Path]) -> HistoryReads:
     """As each worker told it when it ended."""
-    found = HistoryReads()
+    reads = HistoryReads()
     for log in logs:
         for line in log.read_text().splitlines():
             if HISTORIES_READ in line:
-                told = json.loads(line)
-                found.num_known += told["known"]
-                found.num_whole += told["whole"]
-    return found
+                counts = json.loads(line)
+                reads.num_known += counts["known"]
+                reads.num_whole += counts["whole"]
+    return reads
 
 
 async def _pids(fleet: Fleet) -> dict[str, int]:
     while True:
         fleet.check()
         pids = {name: member.pid for name, member in fleet.members.items()}
-        found = {name: pid for name, pid in pids.items() if pid is not None}
-        if len(found) == len(pids):
-            return found
+        running = {name: pid for name, pid in pids.items() if pid is not None}
+        if len(running) == len(pids):
+            return running
         await asyncio.sleep(WARM_UP_POLL_S)
 
 

@@ -158,11 +158,11 @@ def measure(name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="plan-") as folder:
         model = Path(folder) / "model"
         _run(["model", name, str(model)])
-        found = _run_ranks(name, Path(folder), case.config.trainer.world_size)
+        ranks = _run_ranks(name, Path(folder), case.config.trainer.world_size)
         shape = read_shape(model)
     tokens = largest_micro_batch(case.config, ACTION_SHARE)
     [planned] = memory_of_ranks(case.config, shape, tokens, 2)
-    largest = max(found, key=lambda rank: rank["peak_bytes"])
+    largest = max(ranks, key=lambda rank: rank["peak_bytes"])
     peak, before = largest["peak_bytes"], largest["before_bytes"]
     rest = CUDA_REST_BYTES if case.on_gpu else CPU_REST_BYTES
     return {
@@ -216,8 +216,8 @@ def make_model(name: str, directory: Path) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    given = dict(CASES[name].model)
-    config = AutoConfig.for_model(given.pop("model_type"), **given, dtype="float32")
+    fields = dict(CASES[name].model)
+    config = AutoConfig.for_model(fields.pop("model_type"), **fields, dtype="float32")
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config).save_pretrained(directory)
 
@@ -238,8 +238,8 @@ def run_rank(name: str, folder: Path, rank: int) -> None:
         started = time.monotonic()
         trainer.train_step(_samples(case), step=step, current_version=0)
         seconds.append(round(time.monotonic() - started, 2))
-    told = {"before_bytes": before, "imported_bytes": imported}
-    print(json.dumps(told | {"peak_bytes": _peak_bytes(case), "step_s": seconds}))
+    figures = {"before_bytes": before, "imported_bytes": imported}
+    print(json.dumps(figures | {"peak_bytes": _peak_bytes(case), "step_s": seconds}))
     sys.stdout.flush()
     os._exit(0)  # gloo would wait for ranks that have ended
 

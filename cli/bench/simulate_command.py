@@ -140,12 +140,12 @@ def _numbers(option: str, text: str, kind: type[T], *, at_least: float) -> list[
 
 def _or_none(option: str, text: str) -> list[float | None]:
     words = text.split(",")
-    given = iter(
+    values = iter(
         _numbers(option, ",".join(w for w in words if w != NONE), float, at_least=1)
         if set(words) != {NONE}
         else ()
     )
-    return [None if word == NONE else next(given) for word in words]
+    return [None if word == NONE else next(values) for word in words]
 
 
 def _quorums(text: str, group_size: int) -> list[int | None]:

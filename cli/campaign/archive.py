@@ -43,7 +43,7 @@ def archive(
         f"archived {manifest.campaign} to {folder}: {manifest.num_rollouts} rollouts, "
         f"{file_size(done.num_bytes)}"
     )
-    copied = [str(each.version) for each in manifest.versions if each.is_copied]
+    copied = [str(version.version) for version in manifest.versions if version.is_copied]
     if copied:
         echo(f"with the files of versions {', '.join(copied)}")
     elif manifest.versions:

@@ -128,8 +128,8 @@ def key(
         document = {"name": revoked, "revoked": True}
         echo(json.dumps(document) if as_json else f"the key of {revoked} is revoked")
         return
-    run, made = with_database(home, lambda db: session_keys.make(db, name))
-    echo(json.dumps({"name": run, "key": made}) if as_json else made)
+    run, is_new = with_database(home, lambda db: session_keys.make(db, name))
+    echo(json.dumps({"name": run, "key": is_new}) if as_json else is_new)
     hint(session_keys.next_step(home))
 
 

@@ -32,8 +32,8 @@ def print_list(rows: list[dict[str, Any]]) -> None:
         if steps is not None:
             done = f"step {row['num_steps_done'] or 0} of {steps}"
         # Of a training campaign the evaluations tell; of a verification half should fail.
-        told = row["kind"] in ("eval", "regrade") and row["num_scored"]
-        share = percent(row["num_resolved"] / row["num_scored"]) if told else ""
+        has_share = row["kind"] in ("eval", "regrade") and row["num_scored"]
+        share = percent(row["num_resolved"] / row["num_scored"]) if has_share else ""
         created = row["created_at"].replace("T", " ")[:16]
         status = row["status"].replace("_", " ")
         table.add_row(row["name"], row["kind"], status, done, share, created)
@@ -58,12 +58,12 @@ def print_one(seen: Any) -> None:
     say(f"{what} {record.id}: {record.status.value.replace('_', ' ')}, {spent}", "bold")
     if record.error:
         say(f"error      {record.error}", "red")
-    for each in seen.doing:
-        say(f"doing      {each}")
+    for sentence in seen.doing:
+        say(f"doing      {sentence}")
     for wait in seen.waits:
         say(f"blocked    {wait.line(data.made_at)}", "yellow")
-    for whose, told in seen.clocks.items():
-        say(f"clock      {whose}: {told}", "yellow")
+    for whose, sentence in seen.clocks.items():
+        say(f"clock      {whose}: {sentence}", "yellow")
     say("")
     if data.supervised is not None:
         return _print_supervised(console, say, seen)
@@ -71,8 +71,8 @@ def print_one(seen: Any) -> None:
         _print_results(console, data)
         if data.steps:
             console.print(_steps(data, record.config.trainer.num_steps))
-            if told := _speed(data.steps[-1]):
-                say(f"speed      {told}")
+            if text := _speed(data.steps[-1]):
+                say(f"speed      {text}")
             for warning in data.warnings:
                 say(f"warning    {warning}", "yellow")
     else:
@@ -81,8 +81,8 @@ def print_one(seen: Any) -> None:
     say(f"rollouts   {totals.num_rollouts:,}, {totals.num_turns:,} turns")
     for label, counts in (("verdicts", data.verdicts), ("ended by", data.stop_reasons)):
         if counts:
-            told = ", ".join(f"{num:,} {word.replace('_', ' ')}" for word, num in counts.items())
-            say(f"{label:10} {told}")
+            text = ", ".join(f"{num:,} {word.replace('_', ' ')}" for word, num in counts.items())
+            say(f"{label:10} {text}")
     for sha256, num in data.bundles.items():
         say(f"bundle     {sha256}: {num:,} rollouts")
     if totals.num_groups_flat or totals.num_groups_masked:
@@ -142,10 +142,10 @@ def _print_results(console: Any, data: Any) -> None:
         ("unseen tasks, greedy", data.main_split, Sampling.GREEDY),
         ("unseen bug types", HELDOUT_TEMPLATES, Sampling.SAMPLED),
     ):
-        found = data.evaluated(split, sampling)
-        if not found:
+        evaluations = data.evaluated(split, sampling)
+        if not evaluations:
             continue
-        first, last = found[0], found[-1]
+        first, last = evaluations[0], evaluations[-1]
         before = _share(first) if first.version == 0 else "-"
         after = f"{_share(last)}, version {last.version}" if last.version > 0 else "-"
         table.add_row(label, before, after)
@@ -162,12 +162,12 @@ def _steps(data: Any, num_steps: int) -> Any:
     from cli.tables import Table
 
     names = ("step", "reward", "resolved", "mixed groups", "entropy", "grad norm", "time")
-    shown = data.steps[-NUM_STEPS:]
-    caption = f"the last {len(shown)} of {len(data.steps)} steps; {num_steps} are planned"
+    steps = data.steps[-NUM_STEPS:]
+    caption = f"the last {len(steps)} of {len(data.steps)} steps; {num_steps} are planned"
     table = Table(*names, box=None, pad_edge=False, caption=caption, caption_justify="left")
     for column in table.columns:
         column.justify = "right"
-    for step in shown:
+    for step in steps:
         table.add_row(
             str(step.step),
             number(step.reward_mean),
@@ -182,21 +182,21 @@ def _steps(data: Any, num_steps: int) -> Any:
 
 def _speed(step: Any) -> str:
     """Speed of the newest step."""
-    found = step.metrics
-    told = [
-        f"{found[name]:,.0f} {unit}"
+    metrics = step.metrics
+    parts = [
+        f"{metrics[name]:,.0f} {unit}"
         for name, unit in (("tokens_per_s", "tokens/s"), ("goodput", "tokens/s trained"))
-        if found.get(name) is not None
+        if metrics.get(name) is not None
     ]
-    if found.get("mfu") is not None:
-        told.append(f"MFU {percent(found['mfu'])}")
-    if found.get("trainer_idle_s") is not None:
-        told.append(f"waited {duration(found['trainer_idle_s'])}")
-    if found.get("engine_idle_s") is not None:
-        told.append(f"engines idle {duration(found['engine_idle_s'])}")
-    if found.get("rank_memory_peak_gib") is not None:
-        told.append(f"{found['rank_memory_peak_gib']:.1f} GiB a rank")
-    return ", ".join(told)
+    if metrics.get("mfu") is not None:
+        parts.append(f"MFU {percent(metrics['mfu'])}")
+    if metrics.get("trainer_idle_s") is not None:
+        parts.append(f"waited {duration(metrics['trainer_idle_s'])}")
+    if metrics.get("engine_idle_s") is not None:
+        parts.append(f"engines idle {duration(metrics['engine_idle_s'])}")
+    if metrics.get("rank_memory_peak_gib") is not None:
+        parts.append(f"{metrics['rank_memory_peak_gib']:.1f} GiB a rank")
+    return ", ".join(parts)
 
 
 def _print_run(say: Any, data: Any) -> None:

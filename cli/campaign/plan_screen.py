@@ -111,12 +111,12 @@ def _print_moments(planned: Planned, console: Any) -> None:
     plan = planned.plan
     largest, host = plan.largest, plan.host
     which = f" of a {largest.kind.name}" if len(plan.ranks) > 1 else ""
-    told = [
+    parts = [
         f"{moment.name.value} {_gb(moment.num_bytes)}"
         for moment in largest.moments
         if moment is not largest.peak
     ]
-    _say(console, f"other times{which}: {', '.join(told)}")
+    _say(console, f"other times{which}: {', '.join(parts)}")
     ranks = f"{host.num_ranks} rank{'s' if host.num_ranks > 1 else ''}"
     _say(
         console,
@@ -177,10 +177,10 @@ def _demand(planned: Planned) -> Any:
         _gb(demand.most_kv_tokens * demand.kv_bytes_per_token),
     )
     table.add_row("a checkpoint on disk, GB", _gb(demand.checkpoint_bytes), "")
-    kept = f"{demand.num_checkpoints} checkpoints"
+    text = f"{demand.num_checkpoints} checkpoints"
     if demand.num_exports:
-        kept += f", {demand.num_exports} exports"
-    table.add_row(f"{kept}, GB", "", _gb(demand.disk_bytes))
+        text += f", {demand.num_exports} exports"
+    table.add_row(f"{text}, GB", "", _gb(demand.disk_bytes))
     return table
 
 

@@ -36,17 +36,17 @@ def start(
     from mainspring.ids import campaign_id
     from mainspring.status import CampaignStatus
 
-    given = None
+    from_file = None
     if file is None:
         name = require_name(name, "campaign start")
     else:
-        given = load_campaign(file, tell)
-        refuse_other_name(name, given.name, file)
-        name = given.name
+        from_file = load_campaign(file, tell)
+        refuse_other_name(name, from_file.name, file)
+        name = from_file.name
     console = Screen()
 
     async def go(services: Any) -> list[str]:
-        config = given or await stored(services.db, name, CampaignConfig)
+        config = from_file or await stored(services.db, name, CampaignConfig)
         before = await campaigns.find(services.db, campaign_id(config.name))
         if before is not None and before.status is CampaignStatus.FINISHED:
             await launch.create(services.db, config)  # refuses a file with other fields
@@ -68,7 +68,7 @@ def start(
         await launch.start(services.client, services.db, campaign, echo)
         done = "runs already" if ran else "is started"
         follow = f"campaign {name} {done}; follow it: mainspring campaign watch {name}"
-        return [*([told] if (told := await launch.left_out(services.db, campaign)) else []), follow]
+        return [*([note] if (note := await launch.left_out(services.db, campaign)) else []), follow]
 
     for line in asyncio.run(with_services(home, go, say=tell)):
         echo(line)

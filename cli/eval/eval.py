@@ -111,20 +111,20 @@ def run(
         "evaluation": {"concurrency": concurrency},
         "run": {"split": split, "slice": part, "samples": samples},
     }.items():
-        given = {key: value for key, value in options.items() if value is not None}
-        raw[section] = {**raw.get(section, {}), **given}
-        named |= {f"{section}.{key}": OPTIONS.get(key, f"--{key}") for key in given}
+        values = {key: value for key, value in options.items() if value is not None}
+        raw[section] = {**raw.get(section, {}), **values}
+        named |= {f"{section}.{key}": OPTIONS.get(key, f"--{key}") for key in values}
     if name is not None and file is None and (source is None or model is None):
         return _perform(_stored_run(name, raw), output, retry, workers, home, as_json)
     _complete(raw, name)
     where = str(file) if file else "eval run"
     check_evaluation(raw, where, named)  # before any service is asked
 
-    async def known(run: Any) -> Any:
+    async def config_of(run: Any) -> Any:
         raw["run"]["split"] = await run.split_of(raw, raw["run"].get("split"))
         return check_evaluation(raw, where, named)
 
-    _perform(known, output, retry, workers, home, as_json)
+    _perform(config_of, output, retry, workers, home, as_json)
 
 
 @app.command()
@@ -156,7 +156,7 @@ def regrade(
         )
     chosen = name or campaign_id_at("regrade", campaign or "", datetime.now())
 
-    async def known(run: Any) -> Any:
+    async def config_of(run: Any) -> Any:
         from cli.operations.runs.stored_run import stored
         from mainspring.config.evaluations.regrade import RegradeConfig
 
@@ -164,7 +164,7 @@ def regrade(
             return await stored(run.db, chosen, RegradeConfig)
         return await run.regrade_config(campaign, chosen)
 
-    _perform(known, output, retry, workers, home, as_json)
+    _perform(config_of, output, retry, workers, home, as_json)
 
 
 def _number(text: str | None) -> float | str | None:
@@ -178,7 +178,7 @@ def _number(text: str | None) -> float | str | None:
 def _stored_run(name: str, raw: dict[str, Any]) -> Callable[[Any], Any]:
     """The stored evaluation of this name, with the options that were given beside it."""
 
-    async def known(run: Any) -> Any:
+    async def config_of(run: Any) -> Any:
         from cli.operations.runs.stored_run import changed, stored
         from infra.db.runs import campaigns
         from mainspring.config.evaluations.evaluation import EvaluationConfig
@@ -191,11 +191,11 @@ def _stored_run(name: str, raw: dict[str, Any]) -> Callable[[Any], Any]:
                 remedy="give them, or correct --name (`mainspring campaign list` lists the runs)",
             )
         config = await stored(run.db, name, EvaluationConfig)
-        given = {key: raw[key] for key in ("tasks", "policy", "agent") if raw[key]}
-        given |= raw["evaluation"] | raw["run"]
-        return changed(config, given, "eval run")
+        values = {key: raw[key] for key in ("tasks", "policy", "agent") if raw[key]}
+        values |= raw["evaluation"] | raw["run"]
+        return changed(config, values, "eval run")
 
-    return known
+    return config_of
 
 
 def _complete(raw: dict[str, Any], name: str | None) -> None:

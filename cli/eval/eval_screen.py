@@ -27,8 +27,8 @@ def print_summary(summary: dict[str, Any], directory: Path, temporal_link: str =
 
     name = summary["campaign"]
     say(f"{summary['kind']} {name}: {_result(summary)}", "bold")
-    for each in summary["pass_at_k"][1:]:
-        say(f"pass@{each['k']:<5} {_interval(each)}")
+    for at_k in summary["pass_at_k"][1:]:
+        say(f"pass@{at_k['k']:<5} {_interval(at_k)}")
     if summary["errors"]:
         say(f"masked     {summary['errors']} of {summary['total']} rollouts could not be scored")
     if summary.get("retried"):
@@ -46,18 +46,18 @@ def print_summary(summary: dict[str, Any], directory: Path, temporal_link: str =
             say(f"{label:10} {', '.join(counts)}")
     if summary["avg_phase_s"]:
         phases = summary["avg_phase_s"].items()
-        say(f"time       {', '.join(f'{phase} {duration(each)}' for phase, each in phases)}")
+        say(f"time       {', '.join(f'{phase} {duration(phase_s)}' for phase, phase_s in phases)}")
     unresolved = _unresolved(directory)
     if unresolved:
         say("not resolved")
-        for each in unresolved[:NUM_SHOWN]:
-            rollout = each["rollout"].removeprefix(f"{name}/")
-            why = "masked" if each["masked"] else str(each["verdict"]).replace("_", " ")
-            say(f"  {rollout}  {each['instance_id']}  ({why})")
+        for row in unresolved[:NUM_SHOWN]:
+            rollout = row["rollout"].removeprefix(f"{name}/")
+            why = "masked" if row["masked"] else str(row["verdict"]).replace("_", " ")
+            say(f"  {rollout}  {row['instance_id']}  ({why})")
         if len(unresolved) > NUM_SHOWN:
             say(f"  and {len(unresolved) - NUM_SHOWN} more: `mainspring rollout list {name}`")
-        for each in _faults(unresolved):
-            say(f"fault      {each}")
+        for fault in _faults(unresolved):
+            say(f"fault      {fault}")
     say(f"files      {directory}")
     if temporal_link:
         say(f"Temporal   {temporal_link}?query=CampaignId%3D%22{name}%22")
@@ -70,10 +70,10 @@ def print_summary(summary: dict[str, Any], directory: Path, temporal_link: str =
 def _faults(unresolved: list[dict[str, Any]]) -> list[str]:
     """The first of each kind ("run_program: ProgramSilent"): many rollouts are masked for one."""
     by_kind: dict[str, str] = {}
-    for each in unresolved:
-        if each["masked"] and each["error"]:
-            kind = ":".join(each["error"].split(":")[:2])
-            by_kind.setdefault(kind, each["error"])
+    for row in unresolved:
+        if row["masked"] and row["error"]:
+            kind = ":".join(row["error"].split(":")[:2])
+            by_kind.setdefault(kind, row["error"])
     return list(by_kind.values())[:NUM_FAULTS]
 
 
@@ -91,17 +91,17 @@ def _interval(at_k: dict[str, Any]) -> str:
 
 
 def _cost(summary: dict[str, Any]) -> str:
-    told = [
+    parts = [
         # What was paid for: also calls of branches that a client gave up.
         f"{number(summary['avg_steps'], 1)} calls",
         duration(summary["avg_elapsed_s"]),
     ]
     for key, noun in (("avg_prompt_tokens", "prompt"), ("avg_completion_tokens", "reply")):
         if summary[key]:
-            told.append(f"{summary[key]:,.0f} {noun} tokens")
-    return f"{', '.join(told)} (mean of a rollout)"
+            parts.append(f"{summary[key]:,.0f} {noun} tokens")
+    return f"{', '.join(parts)} (mean of a rollout)"
 
 
 def _unresolved(directory: Path) -> list[dict[str, Any]]:
     lines = (directory / "results.jsonl").read_text().splitlines()
-    return [each for each in map(json.loads, lines) if not each["resolved"]]
+    return [row for row in map(json.loads, lines) if not row["resolved"]]

@@ -38,8 +38,8 @@ def list_(home: Home = None, as_json: Json = False) -> None:
     table.caption = "disk and memory that are free; how long ago the node was seen"
     Screen().print(table)
     for row in rows:
-        if told := clock_told(row["clock_off_s"]):
-            echo(f"node {row['node']}: {told}")
+        if sentence := clock_told(row["clock_off_s"]):
+            echo(f"node {row['node']}: {sentence}")
 
 
 @app.command()
@@ -83,21 +83,21 @@ def drain(
 
 
 def _row(record: Any) -> dict[str, Any]:
-    said = record.said
+    report = record.said
     return {
-        "node": said.id,
+        "node": report.id,
         "status": record.status.value,
         "num_open": record.num_open,
         "num_leased": record.num_leased,
-        "capacity": said.capacity,
-        "takes_new": record.status.value == "up" and said.refusal is None,
-        "refusal": said.refusal,
+        "capacity": report.capacity,
+        "takes_new": record.status.value == "up" and report.refusal is None,
+        "refusal": report.refusal,
         "draining": record.draining,
-        "backends": said.backends,
-        "images": said.images,
-        "disk_free_mb": said.disk_free_mb,
-        "memory_free_mb": said.memory_free_mb,
-        "version": said.version,
+        "backends": report.backends,
+        "images": report.images,
+        "disk_free_mb": report.disk_free_mb,
+        "memory_free_mb": report.memory_free_mb,
+        "version": report.version,
         "started_at": record.started_at.isoformat(timespec="seconds"),
         "seen_at": record.seen_at.isoformat(timespec="seconds"),
         "seen_s": round(record.seen_s, 1),

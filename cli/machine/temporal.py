@@ -31,8 +31,8 @@ def setup(
     """
     missing, namespace, hours = run_spoken(home, _register(home, retention_hours))
     if as_json:
-        found = {"namespace": namespace, "registered": missing, "retention_hours": hours}
-        typer.echo(json.dumps(found))
+        document = {"namespace": namespace, "registered": missing, "retention_hours": hours}
+        typer.echo(json.dumps(document))
         return
     if missing:
         echo(f"registered on namespace {namespace}: {', '.join(missing)}")
@@ -98,8 +98,8 @@ async def _register(home: Path | None, hours: int | None) -> tuple[list[str], st
         missing = await register_search_attributes(client)
         if hours is not None:
             await set_retention(client, timedelta(hours=hours))
-        kept = await retention_of(client)
-        return missing, client.namespace, kept.total_seconds() / 3600
+        retention = await retention_of(client)
+        return missing, client.namespace, retention.total_seconds() / 3600
     except RPCError as error:
         raise TemporalError(
             f"namespace {client.namespace} cannot be set up: {error.message}",

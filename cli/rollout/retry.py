@@ -61,10 +61,8 @@ def retry(
             chosen = list(dict.fromkeys(named))  # one that is named twice begins again once
         else:
             name = (await campaign_named(db, campaign)).id
-            wanted = rollout_search.RolloutQuery(
-                failed=failed, masked=masked, conditions=conditions
-            )
-            rows, _ = await rollout_search.find(db, name, wanted)
+            query = rollout_search.RolloutQuery(failed=failed, masked=masked, conditions=conditions)
+            rows, _ = await rollout_search.find(db, name, query)
             chosen = [row.id for row in rows]
         done = await retrying.retry(services.client, db, chosen, skip_final=campaign is not None)
         return done, await campaign_control.unserved(services.client, services.db)

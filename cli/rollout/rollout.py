@@ -64,7 +64,7 @@ def list_(
     from infra.db.reading.rollout_search import Order, RolloutQuery
 
     fewest, most = _turn_bounds(turns)
-    wanted = RolloutQuery(
+    query = RolloutQuery(
         failed=failed,
         masked=masked,
         suspicious=suspicious,
@@ -81,7 +81,7 @@ def list_(
     order = Order(_one_of("--sort", sort, ORDERS))
 
     async def read(db: Any) -> Any:
-        return await _find(db, campaign, wanted, order, limit)
+        return await _find(db, campaign, query, order, limit)
 
     name, rows, total = with_database(home, read)
     if as_json:
@@ -203,24 +203,24 @@ def export(
     echo(f"{done.num_written} rollouts written to {out}{skipped}")
 
 
-async def _find(db: Any, campaign: str, wanted: Any, order: Any, limit: int) -> Any:
+async def _find(db: Any, campaign: str, query: Any, order: Any, limit: int) -> Any:
     """Name, rows and number of all that match; a filter that names nothing is an error."""
     from infra.db.naming import campaign_named, near_names
     from infra.db.reading import rollout_search
     from mainspring.errors import UsageError
 
     name = (await campaign_named(db, campaign)).id
-    rows, total = await rollout_search.find(db, name, wanted, order=order, limit=limit)
-    if rows or (wanted.split is None and wanted.task is None):
+    rows, total = await rollout_search.find(db, name, query, order=order, limit=limit)
+    if rows or (query.split is None and query.task is None):
         return name, rows, total
     splits, tasks = await rollout_search.splits_and_tasks(db, name)
-    if wanted.split is not None and wanted.split not in splits:
-        known = f"its splits: {', '.join(splits)}" if splits else "it has no rollout yet"
-        raise UsageError(f"campaign {name} has no split {wanted.split!r}", remedy=known)
-    if wanted.task is not None and not any(wanted.task in task for task in tasks):
-        near = near_names(wanted.task, tasks)
+    if query.split is not None and query.split not in splits:
+        remedy = f"its splits: {', '.join(splits)}" if splits else "it has no rollout yet"
+        raise UsageError(f"campaign {name} has no split {query.split!r}", remedy=remedy)
+    if query.task is not None and not any(query.task in task for task in tasks):
+        near = near_names(query.task, tasks)
         raise UsageError(
-            f"campaign {name} has no rollout of a task like {wanted.task!r}",
+            f"campaign {name} has no rollout of a task like {query.task!r}",
             remedy=f"did you mean {', '.join(near)}?" if near else "see `mainspring tasks list`",
         )
     return name, rows, total

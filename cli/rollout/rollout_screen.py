@@ -80,7 +80,7 @@ def print_list(
     named = [plain(row.task) for row in rows]
     begin = _common_start(named)
     ids = [plain(row.id).removeprefix(f"{campaign}/") for row in rows]
-    tasks = [each.removeprefix(begin) for each in named]
+    tasks = [task.removeprefix(begin) for task in named]
     title = f"rollouts of {campaign}" + (f"; task ids begin with {begin}" if begin else "")
     console.print(title, soft_wrap=True, style="bold")
     facts = _facts(rows)
@@ -199,10 +199,10 @@ def print_one(seen: Any, *, only_turn: int | None) -> None:
 def _say_head(say: Any, seen: Any) -> None:
     record = seen.record
     say(f"rollout    {record.id}", "bold")
-    made = f"policy version {seen.policy_version}"
+    origin = f"policy version {seen.policy_version}"
     if record.player is not Player.POLICY:
-        made = f"{record.player} patch"
-    say(f"task       {record.task} ({seen.split}, {made})")
+        origin = f"{record.player} patch"
+    say(f"task       {record.task} ({seen.split}, {origin})")
     if record.phase is RolloutPhase.DONE:
         verdict = VERDICTS.get(record.verdict, "not scored")
         say(f"result     {verdict}; reward {number(record.reward)}")
@@ -221,8 +221,8 @@ def _say_head(say: Any, seen: Any) -> None:
     if record.started_at:
         finished = f" to {record.finished_at:%H:%M:%S}" if record.finished_at else ""
         say(f"time       {record.started_at:%Y-%m-%d %H:%M:%S}{finished} UTC")
-    if spent := {name: each for name, each in record.phase_s.items() if each}:
-        say(f"spent on   {', '.join(f'{name} {duration(each)}' for name, each in spent.items())}")
+    if spent := {name: s for name, s in record.phase_s.items() if s}:
+        say(f"spent on   {', '.join(f'{name} {duration(s)}' for name, s in spent.items())}")
     if record.fault:
         say(f"fault      {record.fault}", "red")
     for kind in record.suspicions:
@@ -308,7 +308,7 @@ def _say_turn(console: Any, say: Any, turn: Any, *, whole: bool) -> None:
 
 def _without_instructions(turn: Any) -> str:
     """Prompt of the turn, the client's own system prompt cut after its beginning."""
-    return _MESSAGE.sub(lambda found: _shortened(found[0], turn.number), turn.told)
+    return _MESSAGE.sub(lambda match: _shortened(match[0], turn.number), turn.told)
 
 
 def _shortened(message: str, turn: int) -> str:

@@ -18,31 +18,31 @@ async def read(run: Any, config: Any, campaign: Any) -> dict[str, Any]:
 
     tasks = await selections.task_ids(run.db, config, config.split)
     tried = await exploited.tried(run.db, campaign)
-    by_task = {task: [each for each in tried if each.task == task] for task in tasks}
+    by_task = {task: [end for end in tried if end.task == task] for task in tasks}
     return {
         "campaign": campaign,
         "source": config.task_source,
         "split": config.split,
         "num_exploits": len(config.exploits),
-        "num_judged": sum(each.was_judged for each in tried),
-        "num_got_through": sum(each.got_through for each in tried),
-        "num_faults": sum(not each.was_judged for each in tried),
+        "num_judged": sum(end.was_judged for end in tried),
+        "num_got_through": sum(end.got_through for end in tried),
+        "num_faults": sum(not end.was_judged for end in tried),
         "tasks": [
             {
                 "task": task,
-                "num_judged": sum(each.was_judged for each in ends),
-                "got_through": [each.exploit for each in ends if each.got_through],
+                "num_judged": sum(end.was_judged for end in ends),
+                "got_through": [end.exploit for end in ends if end.got_through],
                 "score": _score(ends),
                 "exploits": [
                     {
-                        "exploit": each.exploit,
-                        "rollout": each.rollout,
-                        "verdict": each.verdict,
-                        "note": each.note,
-                        "suspicions": each.suspicions,
-                        "fault": each.fault,
+                        "exploit": end.exploit,
+                        "rollout": end.rollout,
+                        "verdict": end.verdict,
+                        "note": end.note,
+                        "suspicions": end.suspicions,
+                        "fault": end.fault,
                     }
-                    for each in ends
+                    for end in ends
                 ],
             }
             for task, ends in by_task.items()
@@ -50,54 +50,54 @@ async def read(run: Any, config: Any, campaign: Any) -> dict[str, Any]:
     }
 
 
-def tell(found: dict[str, Any], as_json: bool) -> None:
+def tell(results: dict[str, Any], as_json: bool) -> None:
     """Print the scores. Raises WorkFailed when an exploit got through, or could not be judged."""
     from mainspring.errors import WorkFailed
 
-    echo(json.dumps(found)) if as_json else _print(found)
-    if found["num_got_through"]:
+    echo(json.dumps(results)) if as_json else _print(results)
+    if results["num_got_through"]:
         raise WorkFailed(
-            f"{found['num_got_through']} of {found['num_judged']} exploits resolved a task without "
-            "a fix",
+            f"{results['num_got_through']} of {results['num_judged']} exploits resolved a task "
+            "without a fix",
             remedy="strengthen the tests of these tasks, or do not train on them",
         )
-    if found["num_faults"]:
+    if results["num_faults"]:
         raise WorkFailed(
-            f"{found['num_faults']} exploits could not be judged",
+            f"{results['num_faults']} exploits could not be judged",
             remedy="fix what their faults name, then repeat the command with "
-            f"--name {found['campaign']} --retry",
+            f"--name {results['campaign']} --retry",
         )
 
 
 def _score(ends: list[Any]) -> float | None:
     """Share of the judged exploits that resolved the task: 0 is best."""
-    judged = [each for each in ends if each.was_judged]
-    return sum(each.got_through for each in judged) / len(judged) if judged else None
+    judged = [end for end in ends if end.was_judged]
+    return sum(end.got_through for end in judged) / len(judged) if judged else None
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(results: dict[str, Any]) -> None:
     from cli.tables import Screen, Table
 
     console = Screen()
-    bad = [each for each in found["tasks"] if each["got_through"]]
+    bad = [task for task in results["tasks"] if task["got_through"]]
     if bad:
         table = Table("task", "exploits that resolved it", "of")
-        for each in bad[:NUM_LISTED]:
-            table.add_row(each["task"], ", ".join(each["got_through"]), str(each["num_judged"]))
+        for row in bad[:NUM_LISTED]:
+            table.add_row(row["task"], ", ".join(row["got_through"]), str(row["num_judged"]))
         if len(bad) > NUM_LISTED:
             table.caption = f"and {len(bad) - NUM_LISTED} more tasks (--json lists all)"
         console.print(table)
     faults = [
-        (each["task"], tried["exploit"], tried["fault"])
-        for each in found["tasks"]
-        for tried in each["exploits"]
+        (row["task"], tried["exploit"], tried["fault"])
+        for row in results["tasks"]
+        for tried in row["exploits"]
         if tried["fault"]
     ]
     for task, exploit, fault in faults[:NUM_LISTED]:
         console.print(f"{task}, {exploit}: {fault}", soft_wrap=True)
     console.print(
-        f"{len(found['tasks'])} tasks of {found['source']}, split {found['split']}: "
-        f"{found['num_got_through']} of {found['num_judged']} exploits resolved one "
-        f"({found['num_exploits']} exploits a task)",
+        f"{len(results['tasks'])} tasks of {results['source']}, split {results['split']}: "
+        f"{results['num_got_through']} of {results['num_judged']} exploits resolved one "
+        f"({results['num_exploits']} exploits a task)",
         soft_wrap=True,
     )

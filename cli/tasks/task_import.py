@@ -172,13 +172,13 @@ def export(
 def _nothing_selected(source: str, split: str | None, pattern: str | None) -> Exception:
     from mainspring.errors import UsageError
 
-    wanted = [f"of split {split!r}"] if split else []
-    wanted += [f"with an id that --filter {pattern!r} matches"] if pattern else []
-    if not wanted:
+    filters = [f"of split {split!r}"] if split else []
+    filters += [f"with an id that --filter {pattern!r} matches"] if pattern else []
+    if not filters:
         return UsageError(f"{source} has no rows", remedy="check that it is the right file")
     chosen = ["--split"] * bool(split) + ["--filter"] * bool(pattern)
     return UsageError(
-        f"{source} has no row {' and '.join(wanted)}; nothing was imported",
+        f"{source} has no row {' and '.join(filters)}; nothing was imported",
         remedy=f"leave out {' and '.join(chosen)} to import all rows",
     )
 
@@ -211,8 +211,8 @@ def _progress(source: str, limit: int | None) -> Any:
             bar = progress.add_task("reading", total=limit)
 
             def show(report: Any) -> None:
-                said = f"{report.num_rows} rows, {report.num_new} new, {len(report.failed)} failed"
-                progress.update(bar, completed=report.num_rows, description=said)
+                text = f"{report.num_rows} rows, {report.num_new} new, {len(report.failed)} failed"
+                progress.update(bar, completed=report.num_rows, description=text)
 
             yield show
 

@@ -65,7 +65,7 @@ def new(
     """
     from infra.sources.from_repository import RepositoryTask, make_row
 
-    made = make_row(
+    task = make_row(
         repository,
         RepositoryTask(
             tests=tuple(tests),
@@ -82,12 +82,12 @@ def new(
             leave_out=tuple(leave_out or ()),
         ),
     )
-    _append(out, made.row)
-    if made.left_out:
-        echo(f"left out {len(made.left_out)} of the repository's files:")
-        for named in _first(made.left_out):
+    _append(out, task.row)
+    if task.left_out:
+        echo(f"left out {len(task.left_out)} of the repository's files:")
+        for named in _first(task.left_out):
             echo(f"  {named}")
-    echo(f"task {made.row['id']} is in {out}; next:")
+    echo(f"task {task.row['id']} is in {out}; next:")
     echo(f"  mainspring tasks import {out} --name {out.stem}")
     echo(f"  mainspring tasks verify --source {out.stem} --split {split}")
 

@@ -101,9 +101,9 @@ def images(
         return await list_images(db, source=source, split=split, first=first)
 
     statuses: list[Any] = []
-    if wanted := with_database(home, read):
+    if task_images := with_database(home, read):
         store = open_store(settings.home, mirrors)
-        statuses = asyncio.run((pull_missing if pull else survey)(store, wanted))
+        statuses = asyncio.run((pull_missing if pull else survey)(store, task_images))
     if as_json:
         typer.echo(json.dumps([asdict(status) for status in statuses]))
     else:

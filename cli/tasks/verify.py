@@ -81,7 +81,7 @@ def verify(
             "`mainspring tasks verify` needs --source",
             remedy="`mainspring tasks list` lists task sets; or give --name to resume a run",
         )
-    names = exploit or [known.name for known in EXPLOITS]
+    names = exploit or [built_in.name for built_in in EXPLOITS]
     tries = {"players": ["exploit"], "exploits": names} if adversarial else {}
     kind = "attack" if adversarial else "verify"
     raw = {
@@ -104,10 +104,10 @@ def verify(
             raw["split"] = await run.split_of(raw, split)
             return check_verification(raw, "tasks verify")
         options = {"split": split, "slice": part, "concurrency": concurrency}
-        given = {field: value for field, value in options.items() if value}
-        given |= tries | ({"samples": times} if times > 1 else {})
+        values = {field: value for field, value in options.items() if value}
+        values |= tries | ({"samples": times} if times > 1 else {})
         config = await stored_run.stored(run.db, raw["name"], VerificationConfig)
-        return stored_run.changed(config, given, "tasks verify")
+        return stored_run.changed(config, values, "tasks verify")
 
     async def perform() -> tuple[dict[str, Any], bool]:
         from cli.operations.runs.run_launch import conductor
@@ -135,23 +135,23 @@ async def _read(run: Any, config: Any, campaign: Any) -> dict[str, Any]:
     from mainspring.status import Verification
 
     source, split = config.task_source, config.split
-    wanted = await selections.task_ids(run.db, config, split)
-    known = await verifications.verification_of(run.db, source, split)
+    tasks = await selections.task_ids(run.db, config, split)
+    by_task = await verifications.verification_of(run.db, source, split)
     faults = await verifications.faults(run.db, campaign)
     reasons = await verifications.reasons(run.db, campaign)
     passes = await verifications.passes(run.db, campaign)
-    counts = Counter(known[task] for task in wanted)
-    bad = [task for task in wanted if known[task] is not Verification.VERIFIED]
+    counts = Counter(by_task[task] for task in tasks)
+    bad = [task for task in tasks if by_task[task] is not Verification.VERIFIED]
     return {
         "campaign": campaign,
         "source": source,
         "split": split,
-        "num_tasks": len(wanted),
+        "num_tasks": len(tasks),
         "patches": {player.value: asdict(passes[player]) for player in config.players},
         "counts": {word.value: counts[word] for word in Verification},
         "not_verified": {
             task: {
-                "verification": known[task].value,
+                "verification": by_task[task].value,
                 "fault": faults.get(task),
                 "reason": reasons.get(task),
             }
@@ -183,13 +183,13 @@ def _print(results: dict[str, Any]) -> None:
     console = Screen()
     if bad := results["not_verified"]:
         table = Table("task", "verification", "reason")
-        for task, known in list(bad.items())[:NUM_LISTED]:
-            why = known["fault"] or known["reason"] or ""
-            table.add_row(task, known["verification"].replace("_", " "), why)
+        for task, row in list(bad.items())[:NUM_LISTED]:
+            why = row["fault"] or row["reason"] or ""
+            table.add_row(task, row["verification"].replace("_", " "), why)
         if len(bad) > NUM_LISTED:
             table.caption = f"and {len(bad) - NUM_LISTED} more (--json lists all)"
         console.print(table)
-    said = ", ".join(
+    counts = ", ".join(
         f"{number} {word.replace('_', ' ')}" for word, number in results["counts"].items() if number
     )
     patches = ", ".join(
@@ -198,6 +198,6 @@ def _print(results: dict[str, Any]) -> None:
     )
     console.print(patches, soft_wrap=True)
     console.print(
-        f"{results['num_tasks']} tasks of {results['source']}, split {results['split']}: {said}",
+        f"{results['num_tasks']} tasks of {results['source']}, split {results['split']}: {counts}",
         soft_wrap=True,
     )

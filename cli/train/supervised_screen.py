@@ -12,19 +12,19 @@ def steps_table(data: Any, num_steps: int) -> Any:
     from cli.tables import Table
 
     names = ("step", "loss", "grad norm", "learning rate", "tokens/s", "time")
-    shown = data.steps[-NUM_STEPS:]
-    caption = f"the last {len(shown)} of {len(data.steps)} steps; {num_steps} are planned"
+    steps = data.steps[-NUM_STEPS:]
+    caption = f"the last {len(steps)} of {len(data.steps)} steps; {num_steps} are planned"
     table = Table(*names, box=None, pad_edge=False, caption=caption, caption_justify="left")
     for column in table.columns:
         column.justify = "right"
-    for step in shown:
-        found = step.metrics
+    for step in steps:
+        metrics = step.metrics
         table.add_row(
             str(step.step),
-            number(found.get("loss")),
-            number(found.get("grad_norm")),
-            f"{found.get('lr') or 0.0:.2g}",
-            f"{found.get('tokens_per_s') or 0.0:,.0f}",
+            number(metrics.get("loss")),
+            number(metrics.get("grad_norm")),
+            f"{metrics.get('lr') or 0.0:.2g}",
+            f"{metrics.get('tokens_per_s') or 0.0:,.0f}",
             duration(step.train_s),
         )
     return table

@@ -196,12 +196,12 @@ def _detach(home: Path, name: str, command: list[str], console: Any) -> None:
             f"process {running} trains campaign {name} already",
             remedy=f"follow it: mainspring campaign watch {name} --home {home}",
         )
-    given = [*command, "--home", str(home)]
-    pid = supervisor.start([sys.executable, "-m", "mainspring", *given])
+    arguments = [*command, "--home", str(home)]
+    pid = supervisor.start([sys.executable, "-m", "mainspring", *arguments])
     for line in (
         f"campaign {name} is trained in the background by process {pid}",
         f"follow  mainspring campaign watch {name} --home {home}",
-        f"stop    {shlex.join(['mainspring', *given, '--stop'])}",
+        f"stop    {shlex.join(['mainspring', *arguments, '--stop'])}",
         f"log     {supervisor.log}",
     ):
         console.print(line, soft_wrap=True)

@@ -30,20 +30,20 @@ class NextRequest(Chained):
 
 
 def next_request(
-    agent: Agent, task: Task, record: Record, known: NextRequest | None = None
+    agent: Agent, task: Task, record: Record, newest: NextRequest | None = None
 ) -> NextRequest:
-    """Request that follows the record. `known`: what followed an earlier one of the same rollout.
+    """Request that follows the record. `newest`: what followed an earlier one of the same rollout.
     Raises AgentBroken."""
-    if known is None:
+    if newest is None:
         first = _checked(agent, task, record.before(0))
-        known = NextRequest(first, chain(first))
-    while len(known.stored) < len(record.calls):
-        call = record.calls[len(known.stored)]
-        history = continued(known.digests[-1], call.reply)
-        stored = (*known.stored, StoredCall(call, history))
-        request = _checked(agent, task, record.before(len(stored), known.request))
-        digests = chain(request, after=known)
-        place = len(known.request.messages)
+        newest = NextRequest(first, chain(first))
+    while len(newest.stored) < len(record.calls):
+        call = record.calls[len(newest.stored)]
+        history = continued(newest.digests[-1], call.reply)
+        stored = (*newest.stored, StoredCall(call, history))
+        request = _checked(agent, task, record.before(len(stored), newest.request))
+        digests = chain(request, after=newest)
+        place = len(newest.request.messages)
         if agent.appends and (len(digests) <= place or digests[place] != history):
             raise AgentBroken(
                 f"{_place(agent, task, len(stored))} does not begin with the request before it and "
@@ -51,8 +51,8 @@ def next_request(
                 remedy="set `appends = False` in its class if it rewrites what was said: see "
                 "docs/extending.md",
             )
-        known = NextRequest(request, digests, stored)
-    return known
+        newest = NextRequest(request, digests, stored)
+    return newest
 
 
 def check_asking(agent: Agent, task: Task) -> None:
@@ -60,11 +60,11 @@ def check_asking(agent: Agent, task: Task) -> None:
     AgentBroken, and ConfigError for a task that the agent cannot play."""
     call = Call(0, None, 0, (), (), (), (), text="", finish_reason="stop")
     try:
-        asked = commands_in(agent, call.reply)
-        commands = () if isinstance(asked, FormatError) else asked
+        parsed = commands_in(agent, call.reply)
+        commands = () if isinstance(parsed, FormatError) else parsed
         ran = [
-            Execution(0, index, each.command, 0, b"", False, False, 0.0)
-            for index, each in enumerate(commands)
+            Execution(0, index, command.command, 0, b"", False, False, 0.0)
+            for index, command in enumerate(commands)
         ]
         next_request(agent, task, Record((call,), ran))
     except MainspringError:
@@ -91,8 +91,8 @@ def _checked(agent: Agent, task: Task, record: Record) -> ModelRequest:
         raise AgentBroken(f"{where} has no messages", remedy=remedy)
     names = [tool.name for tool in request.tools]
     if len({*names}) < len(names):
-        told = ", ".join(names)
-        raise AgentBroken(f"{where} offers two tools of one name: {told}", remedy=remedy)
+        listed = ", ".join(names)
+        raise AgentBroken(f"{where} offers two tools of one name: {listed}", remedy=remedy)
     if unknown := {*names} - {tool.name for tool in agent.tools}:
         raise AgentBroken(
             f"{where} offers the tool {min(unknown)!r}, which is not among the agent's tools",

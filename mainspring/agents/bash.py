@@ -33,8 +33,8 @@ class BashAgent(ConversationAgent):
         return {"role": "system", "content": render(SYSTEM)}, {"role": "user", "content": about}
 
     def parse(self, reply: Reply) -> tuple[Command, ...] | FormatError:
-        found = parse_bash_block(reply.text)
-        return (found,) if isinstance(found, Command) else found
+        parsed = parse_bash_block(reply.text)
+        return (parsed,) if isinstance(parsed, Command) else parsed
 
     def after(self, reply: Call, executions: Sequence[Execution]) -> str:
         action = self.parse(reply.reply)

@@ -58,23 +58,23 @@ class ConversationAgent(ABC):
         """The messages of a turn: the reply, and what came of it. For a `request` of your own."""
         if call.parts is None or not call.parts.tool_calls:
             text = call.text if call.parts is None else call.parts.text
-            told = self.after(call, executions)
+            outcome = self.after(call, executions)
             return [
                 ChatMessage(role=Role.ASSISTANT, text=text),
-                ChatMessage(role=Role.USER, text=told),
+                ChatMessage(role=Role.USER, text=outcome),
             ]
-        said = call.reply.as_message()
-        asked = commands_in(self, call.reply)
-        messages = [said.model_copy(update={"tool_calls": ()})]
-        for place, tool_call in enumerate(said.tool_calls):
+        message = call.reply.as_message()
+        parsed = commands_in(self, call.reply)
+        messages = [message.model_copy(update={"tool_calls": ()})]
+        for place, tool_call in enumerate(message.tool_calls):
             ident = f"call_{call.number}_{place}"
             tool_calls = (*messages[0].tool_calls, tool_call.model_copy(update={"id": ident}))
             messages[0] = messages[0].model_copy(update={"tool_calls": tool_calls})
-            if isinstance(asked, FormatError) and asked.reason:
-                told = f"Nothing was run: {asked.reason}."
+            if isinstance(parsed, FormatError) and parsed.reason:
+                outcome = f"Nothing was run: {parsed.reason}."
             else:
-                told = self.after(call, executions[place : place + 1])
-            messages.append(ChatMessage(role=Role.TOOL, text=told, call_id=ident))
+                outcome = self.after(call, executions[place : place + 1])
+            messages.append(ChatMessage(role=Role.TOOL, text=outcome, call_id=ident))
         return messages
 
 

@@ -30,8 +30,8 @@ class ProgramAgent(ConversationAgent):
 
     def opening(self, task: Task) -> tuple[Message, Message]:
         workdir = task.workdir if isinstance(task, SweTask) else "/"
-        told = instruction(task.issue, workdir)
-        return {"role": "system", "content": ""}, {"role": "user", "content": told}
+        text = instruction(task.issue, workdir)
+        return {"role": "system", "content": ""}, {"role": "user", "content": text}
 
     def parse(self, reply: Reply) -> tuple[Command, ...] | FormatError:
         """None where the reply calls no tool: that ends a program's work, and breaks no rule."""
@@ -57,14 +57,14 @@ def commands_of(reply: Reply) -> tuple[Command, ...]:
 
 def _command(call: ToolCall) -> Command:
     try:
-        given = json.loads(call.arguments)
+        arguments = json.loads(call.arguments)
     except (ValueError, RecursionError):
-        given = None
-    if isinstance(given, dict):
+        arguments = None
+    if isinstance(arguments, dict):
         for name in _COMMAND:
-            found = given.get(name)
-            if isinstance(found, str):
-                return Command(found)
-            if isinstance(found, list) and all(isinstance(word, str) for word in found):
-                return Command(" ".join(found))
+            value = arguments.get(name)
+            if isinstance(value, str):
+                return Command(value)
+            if isinstance(value, list) and all(isinstance(word, str) for word in value):
+                return Command(" ".join(value))
     return Command(f"{call.name} {call.arguments}")

@@ -23,14 +23,16 @@ class Record:
 
     def ran(self, call: int) -> Sequence[Execution]:
         """Executions of the commands of call number `call`, in order."""
-        first = bisect_left(self.executions, call, key=lambda each: each.call)
+        first = bisect_left(self.executions, call, key=lambda execution: execution.call)
         return self.executions[
-            first : bisect_right(self.executions, call, first, key=lambda each: each.call)
+            first : bisect_right(self.executions, call, first, key=lambda execution: execution.call)
         ]
 
     def before(self, num_calls: int, last_request: ModelRequest | None = None) -> "Record":
         """As it was after the first `num_calls` calls."""
         if num_calls == len(self.calls):
             return Record(self.calls, self.executions, last_request)
-        end = bisect_left(self.executions, self.calls[num_calls].number, key=lambda each: each.call)
+        end = bisect_left(
+            self.executions, self.calls[num_calls].number, key=lambda execution: execution.call
+        )
         return Record(self.calls[:num_calls], self.executions[:end], last_request)

@@ -41,7 +41,7 @@ class ShellLines:
     @property
     def in_quote(self) -> bool:
         """Whether the next line begins inside quotes."""
-        return any(each in _QUOTES for each in self._open)
+        return any(mark in _QUOTES for mark in self._open)
 
     @property
     def num_heredocs(self) -> int:
@@ -67,11 +67,11 @@ class ShellLines:
         while at < end:
             inside = self._open[-1] if self._open else ""
             if inside == "'":
-                found = line.find("'", at)
-                if found < 0:
+                quote = line.find("'", at)
+                if quote < 0:
                     return
                 self._open.pop()
-                at = found + 1
+                at = quote + 1
             elif line[at] == "\\":
                 at += 2
             elif inside == "$'":
@@ -97,21 +97,21 @@ class ShellLines:
             return at + 2
         if line.startswith("<<<", at):
             return at + 3
-        if inside not in _ARITHMETIC and (found := _HEREDOC.match(line, at)):
-            word = re.sub(r"\\(.)|['\"]", r"\1", found["word"])
-            self._heredocs.append(_Heredoc(word, bool(found["dash"])))
-            return found.end()
+        if inside not in _ARITHMETIC and (match := _HEREDOC.match(line, at)):
+            word = re.sub(r"\\(.)|['\"]", r"\1", match["word"])
+            self._heredocs.append(_Heredoc(word, bool(match["dash"])))
+            return match.end()
         if after := self._substitution(line, at):
             return after
         if line.startswith("$'", at):
             return self._push("$'", at)
         if line.startswith("((", at) and self._begins_word(line, at):
             return self._push("((", at)
-        each = line[at]
+        char = line[at]
         literal = inside == "${" and '"' in self._open  # a single quote there is text
-        if each == '"' or (each == "'" and not literal) or (each == "(" and inside != "${"):
-            return self._push(each, at)
-        if (each == "}" and inside == "${") or (each == ")" and inside in ("(", "$(")):
+        if char == '"' or (char == "'" and not literal) or (char == "(" and inside != "${"):
+            return self._push(char, at)
+        if (char == "}" and inside == "${") or (char == ")" and inside in ("(", "$(")):
             self._open.pop()
         return at + 1
 

@@ -19,5 +19,5 @@ def num_admissible_groups(
     """How many groups may be started now; 0 also when the remaining steps have enough."""
     outstanding = in_flight + ready
     room = (max_staleness + 1) * groups_per_step - outstanding
-    wanted = (num_steps - steps_done) * groups_per_step - outstanding
-    return max(0, min(room, wanted))
+    remaining = (num_steps - steps_done) * groups_per_step - outstanding
+    return max(0, min(room, remaining))

@@ -113,13 +113,13 @@ def advantages_of_batch(
 ) -> list[list[float | None]]:
     """[G] of each group of a batch, by the campaign's estimator. Raises AlgorithmBroken."""
     what, estimate = _estimator(trainer)
-    found_NG = [advantages_of(rewards_G, trainer) for rewards_G in rewards_NG]
+    advantages_NG = [advantages_of(rewards_G, trainer) for rewards_G in rewards_NG]
     if not isinstance(estimate, BatchEstimator):
-        return found_NG
-    found: Any = _called(what, estimate.over_batch, found_NG, trainer)
-    if not isinstance(found, list | tuple) or len(found) != len(rewards_NG):
-        raise algorithm_broken(what, f"returned {found!r:.80} for {len(rewards_NG)} groups")
-    return [_advantages(what, *pair) for pair in zip(found, rewards_NG, strict=True)]
+        return advantages_NG
+    answer: Any = _called(what, estimate.over_batch, advantages_NG, trainer)
+    if not isinstance(answer, list | tuple) or len(answer) != len(rewards_NG):
+        raise algorithm_broken(what, f"returned {answer!r:.80} for {len(rewards_NG)} groups")
+    return [_advantages(what, *pair) for pair in zip(answer, rewards_NG, strict=True)]
 
 
 def has_turn_advantages(trainer: TrainerConfig) -> bool:
@@ -135,10 +135,10 @@ def advantages_of_turns(
     """[N] of each rollout of one group, by an estimator that has them. Raises AlgorithmBroken."""
     what, estimate = _estimator(trainer)
     assert isinstance(estimate, TurnEstimator), what
-    found: Any = _called(what, estimate.of_turns, tuple(rewards_G), turns_GN, trainer)
-    if not isinstance(found, list | tuple) or len(found) != len(rewards_G):
-        raise algorithm_broken(what, f"returned {found!r:.80} for {len(rewards_G)} rewards")
-    for reward, turns, advantages in zip(rewards_G, turns_GN, found, strict=True):
+    answer: Any = _called(what, estimate.of_turns, tuple(rewards_G), turns_GN, trainer)
+    if not isinstance(answer, list | tuple) or len(answer) != len(rewards_G):
+        raise algorithm_broken(what, f"returned {answer!r:.80} for {len(rewards_G)} rewards")
+    for reward, turns, advantages in zip(rewards_G, turns_GN, answer, strict=True):
         if (advantages is None) != (reward is None):
             raise algorithm_broken(what, f"returned {advantages!r:.80} for the reward {reward}")
         if advantages is None:
@@ -150,7 +150,9 @@ def advantages_of_turns(
                 raise algorithm_broken(
                     what, f"returned {advantage!r:.80}, expected a finite number"
                 )
-    return [None if each is None else [float(advantage) for advantage in each] for each in found]
+    return [
+        None if values is None else [float(advantage) for advantage in values] for values in answer
+    ]
 
 
 def _estimator(trainer: TrainerConfig) -> tuple[str, AdvantageEstimator]:
@@ -158,24 +160,24 @@ def _estimator(trainer: TrainerConfig) -> tuple[str, AdvantageEstimator]:
     return f"trainer.advantage {trainer.advantage!r}", ADVANTAGES.find(trainer.advantage)
 
 
-def _advantages(what: str, found: Any, rewards_G: Sequence[float | None]) -> list[float | None]:
-    if not isinstance(found, list | tuple) or len(found) != len(rewards_G):
-        raise algorithm_broken(what, f"returned {found!r:.80} for {len(rewards_G)} rewards")
-    for reward, advantage in zip(rewards_G, found, strict=True):
+def _advantages(what: str, answer: Any, rewards_G: Sequence[float | None]) -> list[float | None]:
+    if not isinstance(answer, list | tuple) or len(answer) != len(rewards_G):
+        raise algorithm_broken(what, f"returned {answer!r:.80} for {len(rewards_G)} rewards")
+    for reward, advantage in zip(rewards_G, answer, strict=True):
         if (advantage is None) != (reward is None):
             raise algorithm_broken(what, f"returned {advantage!r:.80} for the reward {reward}")
         if advantage is not None and not _is_finite(advantage):
             raise algorithm_broken(what, f"returned {advantage!r:.80}, expected a finite number")
-    return [None if advantage is None else float(advantage) for advantage in found]
+    return [None if advantage is None else float(advantage) for advantage in answer]
 
 
 def is_usable(rewards_G: Sequence[float | None], trainer: TrainerConfig) -> bool:
     """Whether the campaign's filter lets a step use a group. Raises AlgorithmBroken."""
     what = f"trainer.filter {trainer.filter!r}"
-    found = _called(what, FILTERS.find(trainer.filter), tuple(rewards_G), trainer)
-    if not isinstance(found, bool):
-        raise algorithm_broken(what, f"returned {found!r:.80}, expected True or False")
-    return found
+    answer = _called(what, FILTERS.find(trainer.filter), tuple(rewards_G), trainer)
+    if not isinstance(answer, bool):
+        raise algorithm_broken(what, f"returned {answer!r:.80}, expected True or False")
+    return answer
 
 
 def find_loss(trainer: TrainerConfig) -> Any:
@@ -215,9 +217,9 @@ def check_device(trainer: TrainerConfig) -> None:
         )
 
 
-def _called(what: str, function: Any, *given: object) -> Any:
+def _called(what: str, function: Any, *arguments: object) -> Any:
     try:
-        return function(*given)
+        return function(*arguments)
     except Exception as error:
         raise_broken(what, error)
 

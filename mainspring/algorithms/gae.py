@@ -29,12 +29,12 @@ def gae(
     deltas[:-1] += gamma * values[1:]
     deltas[-1] += reward
     decay = gamma * gae_lambda
-    found: list[float] = []
+    sums: list[float] = []
     running = 0.0
     for delta in deltas[::-1].tolist():
         running = delta + decay * running
-        found.append(running)
-    advantages = np.array(found[::-1], np.float64)
+        sums.append(running)
+    advantages = np.array(sums[::-1], np.float64)
     return advantages, advantages + values
 
 
@@ -51,7 +51,7 @@ def gae_of_branches(
     places: dict[str, list[int]] = {}
     for n, rollout in enumerate(rollouts_N):
         places.setdefault(rollout, []).append(n)
-    found: dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
+    by_branch: dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
     for branches in places.values():
         advantages, returns = gae(
             np.concatenate([values_N[n] for n in branches]),
@@ -62,9 +62,9 @@ def gae_of_branches(
         start = 0
         for n in branches:
             end = start + len(values_N[n])
-            found[n] = (advantages[start:end], returns[start:end])
+            by_branch[n] = (advantages[start:end], returns[start:end])
             start = end
-    return [found[n] for n in range(len(values_N))]
+    return [by_branch[n] for n in range(len(values_N))]
 
 
 def whitened(advantages_N: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
@@ -74,10 +74,10 @@ def whitened(advantages_N: Sequence[NDArray[np.float64]]) -> list[NDArray[np.flo
         return []
     together = np.concatenate(list(advantages_N))
     if together.max() - together.min() <= FLAT:
-        return [np.zeros_like(each) for each in advantages_N]
+        return [np.zeros_like(advantages) for advantages in advantages_N]
     mean, variance = together.mean(), together.var(ddof=1)
     scale = np.sqrt(variance + VARIANCE_EPS)
-    return [(each - mean) / scale for each in advantages_N]
+    return [(advantages - mean) / scale for advantages in advantages_N]
 
 
 def explained_variance(

@@ -72,8 +72,8 @@ def bounds(config: GapConfig, dtype: Dtype) -> GapBounds:
     """The configured bounds; each unset one as the dtype has it."""
     default = DEFAULT_BOUNDS[dtype]
 
-    def either(mine: float | None, usual: float | None) -> float | None:
-        return usual if mine is None else mine
+    def either(own: float | None, usual: float | None) -> float | None:
+        return usual if own is None else own
 
     return GapBounds(
         max=either(config.max, default.max),

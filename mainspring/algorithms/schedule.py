@@ -66,14 +66,14 @@ class Batches:
 
         A flat draw gives way to the next one. What was cancelled or masked tells nothing of its
         task and is played again under the same number, a masked one at most MAX_REPEATS times."""
-        if any(each.status in (*_USABLE, GroupStatus.RUNNING) for each in earlier):
+        if any(group.status in (*_USABLE, GroupStatus.RUNNING) for group in earlier):
             return None
-        newest = max((each.draw for each in earlier), default=place)
-        statuses = [each.status for each in earlier if each.draw == newest]
+        newest = max((group.draw for group in earlier), default=place)
+        statuses = [group.status for group in earlier if group.draw == newest]
         is_over = (
             GroupStatus.FLAT in statuses
             or statuses.count(GroupStatus.MASKED) > MAX_REPEATS
-            or any(each.is_discarded for each in earlier if each.draw == newest)
+            or any(group.is_discarded for group in earlier if group.draw == newest)
         )
         return newest + self.stride if is_over else newest
 
@@ -97,10 +97,10 @@ class Batches:
         return newest
 
     def _by_place(self, groups: Iterable[Drawn]) -> Mapping[int, list[Drawn]]:
-        found: defaultdict[int, list[Drawn]] = defaultdict(list)
+        by_place: defaultdict[int, list[Drawn]] = defaultdict(list)
         for group in groups:
-            found[self.place_of(group.draw)].append(group)
-        return found
+            by_place[self.place_of(group.draw)].append(group)
+        return by_place
 
     @staticmethod
     def _is_filled(groups: Sequence[Drawn]) -> bool:

@@ -33,6 +33,6 @@ def mkl_branch(cpu: Cpu) -> str:
     return "AVX512,STRICT" if cpu.has_avx512 else "AVX2,STRICT"
 
 
-def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
+def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """For a process whose bits must not depend on company. A value that is set already stands."""
-    return {MKL_VARIABLE: given.get(MKL_VARIABLE) or mkl_branch(this_cpu())}
+    return {MKL_VARIABLE: environ.get(MKL_VARIABLE) or mkl_branch(this_cpu())}

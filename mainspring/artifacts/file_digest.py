@@ -9,9 +9,9 @@ def sha256_of(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def altered(path: str, found: str, expected: str) -> str:
-    """`found` and `expected`: digests of the file at `path`."""
+def altered(path: str, actual: str, expected: str) -> str:
+    """`actual` and `expected`: digests of the file at `path`."""
     return (
-        f"has an altered file {path}: its SHA-256 begins with {found[:12]}, expected "
+        f"has an altered file {path}: its SHA-256 begins with {actual[:12]}, expected "
         f"{expected[:12]}"
     )

@@ -71,28 +71,28 @@ class CampaignFingerprint(BaseModel):
     @property
     def not_reproducible_from(self) -> int | None:
         """The first step that need not come out the same a second time."""
-        return min((each.step for each in self.deviations), default=None)
+        return min((deviation.step for deviation in self.deviations), default=None)
 
     def difference(self, other: "CampaignFingerprint") -> str | None:
         """The first thing in which two campaigns differ, in words; None when they are equal as far
         as both have come."""
         if self.base_weights != other.base_weights:
             return f"the weights before the first step: {_both(self, other, 'base_weights')}"
-        for mine, theirs in zip(self.steps, other.steps, strict=False):
-            if mine.batch != theirs.batch:
-                where = _first_call(mine, theirs)
-                return f"step {mine.step}, its batch: {where or _both(mine, theirs, 'batch')}"
+        for step, other_step in zip(self.steps, other.steps, strict=False):
+            if step.batch != other_step.batch:
+                where = _first_call(step, other_step)
+                return f"step {step.step}, its batch: {where or _both(step, other_step, 'batch')}"
             for part in ("gradient", "weights"):
-                if getattr(mine, part) != getattr(theirs, part):
-                    return f"step {mine.step}, its {part}: {_both(mine, theirs, part)}"
+                if getattr(step, part) != getattr(other_step, part):
+                    return f"step {step.step}, its {part}: {_both(step, other_step, part)}"
         return None
 
 
-def _first_call(mine: StepFingerprint, theirs: StepFingerprint) -> str | None:
-    if mine.calls is None or theirs.calls is None:
+def _first_call(step: StepFingerprint, other: StepFingerprint) -> str | None:
+    if step.calls is None or other.calls is None:
         return None
-    for call in sorted(mine.calls.keys() | theirs.calls.keys(), key=_numbers):
-        here, there = mine.calls.get(call), theirs.calls.get(call)
+    for call in sorted(step.calls.keys() | other.calls.keys(), key=_numbers):
+        here, there = step.calls.get(call), other.calls.get(call)
         if here != there:
             place, rollout, number = _numbers(call)
             where = f"place {place}, rollout {rollout}, call {number}"
@@ -106,8 +106,8 @@ def _numbers(call: str) -> tuple[int, ...]:
     return tuple(int(part) for part in call.split("."))
 
 
-def _both(mine: object, theirs: object, part: str) -> str:
-    here, there = getattr(mine, part), getattr(theirs, part)
+def _both(first: object, second: object, part: str) -> str:
+    here, there = getattr(first, part), getattr(second, part)
     return f"{_short(here)} and {_short(there)}"
 
 

@@ -37,14 +37,16 @@ def kept_versions(
     """Numbers to keep of `versions`, in order: the newest `keep_checkpoints` with a checkpoint and
     as many of all; the `keep_best` that solved most, of equal ones the newer; and what may still
     become one of these."""
-    kept = {0}
-    kept |= {each.version for each in versions[-keep_checkpoints:]}
-    resumable = [each.version for each in versions if each.has_checkpoint]
-    kept |= set(resumable[-keep_checkpoints:])
+    numbers = {0}
+    numbers |= {version.version for version in versions[-keep_checkpoints:]}
+    resumable = [version.version for version in versions if version.has_checkpoint]
+    numbers |= set(resumable[-keep_checkpoints:])
     if keep_best:
         rated = [
-            (each.solve_rate, each.version) for each in versions if each.solve_rate is not None
+            (version.solve_rate, version.version)
+            for version in versions
+            if version.solve_rate is not None
         ]
-        kept |= {version for _, version in sorted(rated)[-keep_best:]}
-        kept |= {each.version for each in versions if each.is_evaluated_now}
-    return kept
+        numbers |= {version for _, version in sorted(rated)[-keep_best:]}
+        numbers |= {version.version for version in versions if version.is_evaluated_now}
+    return numbers

@@ -28,11 +28,11 @@ class MachineStamp(BaseModel):
 
     def differences(self, other: "MachineStamp") -> list[str]:
         """Fields of `other` that are not the same, as "name VALUE instead of VALUE"."""
-        mine, theirs = self.model_dump(), other.model_dump()
+        fields, other_fields = self.model_dump(), other.model_dump()
         return [
-            f"{name} {theirs.get(name)!r} instead of {value!r}"
-            for name, value in mine.items()
-            if theirs.get(name) != value
+            f"{name} {other_fields.get(name)!r} instead of {value!r}"
+            for name, value in fields.items()
+            if other_fields.get(name) != value
         ]
 
 

@@ -33,9 +33,9 @@ class CampaignConfig(RunConfig):
 
     @model_validator(mode="after")
     def _settings_mean_something_together(self, info: ValidationInfo) -> Self:
-        found = [] if info.context == STORED else refusals(self)
-        if found:
-            raise ValueError("\n".join(found))
+        sentences = [] if info.context == STORED else refusals(self)
+        if sentences:
+            raise ValueError("\n".join(sentences))
         return self
 
     @model_validator(mode="after")

@@ -52,9 +52,9 @@ class Registry(Mapping[str, T]):
         self._table: dict[str, T | str] = {}
         for name, entry in table:
             if name in self._table or name in self.also or is_path(name):
-                told = "is called like a path" if is_path(name) else "is named twice"
+                problem = "is called like a path" if is_path(name) else "is named twice"
                 raise ConfigError(
-                    f"{what} {name!r} {told}",
+                    f"{what} {name!r} {problem}",
                     remedy=f"give each {what} a name of its own, without a colon",
                 )
             self._table[name] = entry
@@ -91,24 +91,24 @@ class Registry(Mapping[str, T]):
         entry = self._table.get(name, name)
         if not isinstance(entry, str):
             return entry
-        found: Any = self._imported(name, entry)
+        imported: Any = self._imported(name, entry)
         if name in self._table:
-            self._check_shape(name, found)
-        return found
+            self._check_shape(name, imported)
+        return imported
 
     def check(self, name: str) -> None:
         """Raises ConfigError where nothing can be used by this name. Imports what is not
         Mainspring's, and makes nothing of it."""
         if name in self._table or name in self.also:
             return
-        found = self.find(name)
-        self._check_shape(name, found)
-        path = f"{getattr(found, '__module__', '')}:{getattr(found, '__qualname__', '')}"
-        for ours, entry in self._table.items():
-            if entry is found or entry == path:
+        imported = self.find(name)
+        self._check_shape(name, imported)
+        path = f"{getattr(imported, '__module__', '')}:{getattr(imported, '__qualname__', '')}"
+        for own_name, entry in self._table.items():
+            if entry is imported or entry == path:
                 raise ConfigError(
-                    f"{self.what} {name!r} is called {ours!r} here",
-                    remedy=f'write "{ours}", so that all see that it is Mainspring\'s',
+                    f"{self.what} {name!r} is called {own_name!r} here",
+                    remedy=f'write "{own_name}", so that all see that it is Mainspring\'s',
                 )
 
     def make(self: "Registry[Callable[[A], R]]", name: str, argument: A) -> R:
@@ -142,44 +142,46 @@ class Registry(Mapping[str, T]):
                 + (f", or choose from {self.names}" if self.names else ""),
             ) from error
 
-    def _check_shape(self, name: str, found: Any) -> None:
+    def _check_shape(self, name: str, candidate: Any) -> None:
         if self.methods is not None:
-            self._check_class(name, found, self.methods)
+            self._check_class(name, candidate, self.methods)
         elif self.takes:
-            self._check_function(name, found)
+            self._check_function(name, candidate)
         if self.require is not None:
-            self.require(f"{self.what} {name!r}", found)
+            self.require(f"{self.what} {name!r}", candidate)
 
-    def _check_class(self, name: str, found: Any, methods: Sequence[str]) -> None:
-        ours = f"; or choose from {self.names}" if self.names else ""
-        if not inspect.isclass(found):
+    def _check_class(self, name: str, candidate: Any, methods: Sequence[str]) -> None:
+        choices = f"; or choose from {self.names}" if self.names else ""
+        if not inspect.isclass(candidate):
             raise ConfigError(
-                f"{self.what} {name!r} is a {type(found).__name__}, expected a class",
-                remedy=f"write it as `class Name: def __init__(self, {self.takes})`{ours}",
+                f"{self.what} {name!r} is a {type(candidate).__name__}, expected a class",
+                remedy=f"write it as `class Name: def __init__(self, {self.takes})`{choices}",
             )
-        missing = [method for method in methods if not callable(getattr(found, method, None))]
+        missing = [method for method in methods if not callable(getattr(candidate, method, None))]
         if missing:
             raise ConfigError(
                 f"{self.what} {name!r} lacks {', '.join(missing)}",
-                remedy=f"its methods are {', '.join(methods)}: see docs/extending.md{ours}",
+                remedy=f"its methods are {', '.join(methods)}: see docs/extending.md{choices}",
             )
 
-    def _check_function(self, name: str, found: Any) -> None:
+    def _check_function(self, name: str, candidate: Any) -> None:
         remedy = f"write it as `def name({self.takes})` (docs/extending.md)"
         remedy += f", or choose from {self.names}" if self.names else ""
-        is_coroutine = inspect.iscoroutinefunction(found)
+        is_coroutine = inspect.iscoroutinefunction(candidate)
         # A class could be called too, and would give an object instead of an answer.
-        if not callable(found) or inspect.isclass(found) or is_coroutine:
-            kind = "coroutine function" if is_coroutine else type(found).__name__
+        if not callable(candidate) or inspect.isclass(candidate) or is_coroutine:
+            kind = "coroutine function" if is_coroutine else type(candidate).__name__
             raise ConfigError(
                 f"{self.what} {name!r} is a {kind}, expected a plain function", remedy=remedy
             )
-        given = [each for each in self.takes.split(", ") if not each.startswith("**")]
+        arguments = [
+            argument for argument in self.takes.split(", ") if not argument.startswith("**")
+        ]
         try:
             # Options are those of a configuration, which binds them itself.
-            signature = inspect.signature(found)
+            signature = inspect.signature(candidate)
             bind = signature.bind_partial if "**" in self.takes else signature.bind
-            bind(*given)
+            bind(*arguments)
         except (TypeError, ValueError) as error:
             raise ConfigError(
                 f"{self.what} {name!r} cannot be called as ({self.takes}): {error}", remedy=remedy

@@ -51,15 +51,15 @@ class RunConfig(NamedConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _functions_give_scores(cls, given: Any) -> Any:
+    def _functions_give_scores(cls, raw: Any) -> Any:
         """Make what a function returned its rollout's reward, unless the file names others."""
-        if not isinstance(given, dict):
-            return given
-        agent, reward = given.get("agent"), given.get("reward", {})
+        if not isinstance(raw, dict):
+            return raw
+        agent, reward = raw.get("agent"), raw.get("reward", {})
         kind = agent.get("kind") if isinstance(agent, dict) else getattr(agent, "kind", None)
         if kind != FUNCTION or not isinstance(reward, dict) or "parts" in reward:
-            return given
-        return {**given, "reward": {**reward, "parts": [{"name": SCORE}]}}
+            return raw
+        return {**raw, "reward": {**reward, "parts": [{"name": SCORE}]}}
 
     @property
     def repeats(self) -> bool:

@@ -99,8 +99,8 @@ class SftTrainerConfig(ParallelConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _methods_have_defaults(cls, given: Any, info: ValidationInfo) -> Any:
-        return filled(given, info, SUPERVISED_LORA_LR)
+    def _methods_have_defaults(cls, raw: Any, info: ValidationInfo) -> Any:
+        return filled(raw, info, SUPERVISED_LORA_LR)
 
     @model_validator(mode="after")
     def _length_is_given_once(self) -> Self:
@@ -132,8 +132,8 @@ class SftConfig(RunConfig):
         bundled = self.policy.model == BUNDLED
         warm = WarmStartConfig(copy_steps=0, steps=0) if bundled else None
         trainer = shared | {"optimizer": self.trainer.optimizer.model_dump(), "warm_start": warm}
-        given = {"name": self.name, "seed": self.seed, "policy": self.policy, "trainer": trainer}
-        return CampaignConfig.model_validate(given, context=STORED)
+        fields = {"name": self.name, "seed": self.seed, "policy": self.policy, "trainer": trainer}
+        return CampaignConfig.model_validate(fields, context=STORED)
 
 
 class SftPolicy(Section):

@@ -64,8 +64,8 @@ class TrainerConfig(AlgorithmConfig, ParallelConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _methods_have_defaults(cls, given: Any, info: ValidationInfo) -> Any:
-        return filled(given, info, LORA_LR)
+    def _methods_have_defaults(cls, raw: Any, info: ValidationInfo) -> Any:
+        return filled(raw, info, LORA_LR)
 
     def has_checkpoint(self, step: int) -> bool:
         """Whether the version that `step` (from 1) makes gets a checkpoint."""

@@ -30,11 +30,11 @@ def next_task(tasks_N: Sequence[TaskHistory], draw: int, campaign: CampaignConfi
     what = f"curriculum.kind {kind!r}"
     choose: Any = CURRICULA.find(kind)
     try:
-        found = choose(tuple(tasks_N), draw, campaign)
+        position = choose(tuple(tasks_N), draw, campaign)
     except Exception as error:
         raise_broken(what, error)
-    if type(found) is not int or not 0 <= found < len(tasks_N):
+    if type(position) is not int or not 0 <= position < len(tasks_N):
         raise algorithm_broken(
-            what, f"returned {found!r:.80}, expected a position from 0 to {len(tasks_N) - 1}"
+            what, f"returned {position!r:.80}, expected a position from 0 to {len(tasks_N) - 1}"
         )
-    return found
+    return position

@@ -35,13 +35,13 @@ def is_world(config: RunConfig, kind: str) -> bool:
 
 def environment_of(config: RunConfig, kind: str) -> str:
     """The path of its class. Raises ConfigError when the kind has none."""
-    known = OF_KINDS | config.environments
-    if kind in known:
-        return known[kind]
+    paths = OF_KINDS | config.environments
+    if kind in paths:
+        return paths[kind]
     if is_world(config, kind):
         return OF_FUNCTIONS
     raise ConfigError(
-        f"no environment is named for tasks of the kind {kind!r}; there are: {', '.join(known)}",
+        f"no environment is named for tasks of the kind {kind!r}; there are: {', '.join(paths)}",
         remedy=f'add to the campaign file: [environments] {kind} = "package.module:Class"',
     )
 

@@ -38,7 +38,7 @@ def must_fail(tests: Mapping[str, str], command: str, token: str) -> dict[str, s
         end = _failure(tree, token)
         for function in _tests_of(tree):
             _fail_at_the_end(function, token)
-        tree.body = [*(_Exits().visit(each) for each in tree.body), end]
+        tree.body = [*(_Exits().visit(statement) for statement in tree.body), end]
     return {path: _text(tree) for path, tree in scripts.items()}
 
 
@@ -68,24 +68,24 @@ def _parsed(path: str, text: str) -> ast.Module | None:
 
 def _tests_of(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Test functions of the module and its classes; functions inside functions are no tests."""
-    found: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
+    functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
     bodies: list[list[ast.stmt]] = [tree.body]
     while bodies:
-        for each in bodies.pop():
-            if isinstance(each, ast.ClassDef):
-                bodies.append(each.body)
-            elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
-                if _TEST.match(each.name):
-                    found.append(each)
-            elif isinstance(each, ast.If | ast.Try | ast.With):
-                bodies.append(each.body)
-    return found
+        for node in bodies.pop():
+            if isinstance(node, ast.ClassDef):
+                bodies.append(node.body)
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                if _TEST.match(node.name):
+                    functions.append(node)
+            elif isinstance(node, ast.If | ast.Try | ast.With):
+                bodies.append(node.body)
+    return functions
 
 
 def _fail_at_the_end(function: ast.FunctionDef | ast.AsyncFunctionDef, token: str) -> None:
     end = _failure(function, token)
     returns = _Returns(end)
-    function.body = [*(returns.visit(each) for each in function.body), end]
+    function.body = [*(returns.visit(statement) for statement in function.body), end]
 
 
 class _Returns(ast.NodeTransformer):
@@ -125,15 +125,15 @@ class _Exits(ast.NodeTransformer):
 
 def _failure(test: ast.AST, token: str) -> ast.stmt:
     """In the way the test itself would fail, so that asserts that do nothing are found out."""
-    used = {each.attr for each in ast.walk(test) if isinstance(each, ast.Attribute)}
+    used = {node.attr for node in ast.walk(test) if isinstance(node, ast.Attribute)}
     if (
         used & {"assertEqual", "assertTrue"}
         and isinstance(test, ast.FunctionDef)
-        and [each.arg for each in test.args.args] == ["self"]
+        and [argument.arg for argument in test.args.args] == ["self"]
     ):
         function = ast.parse(_UNITTEST_FAILURE.replace('"TOKEN"', repr(token))).body[-1]
         assert isinstance(function, ast.FunctionDef)
         return function.body[0]
-    if any(isinstance(each, ast.Assert) for each in ast.walk(test)):
+    if any(isinstance(node, ast.Assert) for node in ast.walk(test)):
         return ast.parse(f"assert 0, {token!r}").body[0]
     return ast.parse(f"raise AssertionError({token!r})").body[0]

@@ -19,7 +19,7 @@ _started = subprocess.run(
     universal_newlines=True,  # noqa: UP021 a task's Python may be 3.6
 )
 _loaded_before = set(_started.stdout.split())
-_path = [os.path.realpath(each or ".") for each in sys.path if isinstance(each, str)]
+_path = [os.path.realpath(folder or ".") for folder in sys.path if isinstance(folder, str)]
 _found = {}
 for _name in names:
     if _name in _loaded_before or BuiltinImporter.find_spec(_name) is not None:

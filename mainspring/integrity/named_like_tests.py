@@ -54,8 +54,8 @@ def may_be_programs(patch: bytes, task: SweTask) -> tuple[str, ...]:
     texts = {change.path: _text(change) for change in new}
     texts = {path: text for path, text in texts.items() if _holds_no_test(text)}
     others = [change.raw for change in changes if change.path not in dropped]
-    told = [task.issue, task.test_command, task.test_patch, *task.tests.values()]
-    around = [b"\n".join(others), "\n".join(told).encode(errors="replace")]
+    of_task = [task.issue, task.test_command, task.test_patch, *task.tests.values()]
+    around = [b"\n".join(others), "\n".join(of_task).encode(errors="replace")]
     return _used(texts, [{*_WORD.findall(text)} for text in around])
 
 
@@ -67,15 +67,15 @@ def _used(texts: dict[str, bytes], around: list[set[bytes]]) -> tuple[str, ...]:
     def is_named(path: str) -> bool:
         place = PurePosixPath(path)
         name = (place.parent.name if place.name == PACKAGE else place.stem).encode()
-        others = (each for other, each in words.items() if other != path)
-        return any(name in each for each in (*around, *others))
+        others = (text for other, text in words.items() if other != path)
+        return any(name in text for text in (*around, *others))
 
     used = {path for path in texts if is_named(path) and (texts[path] or not _is_package(path))}
     packages = {
         path
         for path in texts
         if _is_package(path)
-        and any(each.startswith(path.removesuffix(PACKAGE)) for each in used - {path})
+        and any(used_path.startswith(path.removesuffix(PACKAGE)) for used_path in used - {path})
     }
     return tuple(path for path in texts if path in used | packages)
 
@@ -92,9 +92,13 @@ def _is_only_named_like_a_test(path: str, hidden: set[str]) -> bool:
         and PurePosixPath(path).suffix == ".py"
         and name not in _RUNNERS_OWN
         and not (is_start_file(path) or is_ci(path))
-        and not any(path == each or path.startswith(f"{each}/") for each in hidden)
+        and not any(
+            path == hidden_path or path.startswith(f"{hidden_path}/") for hidden_path in hidden
+        )
         # It would change how the hidden tests beside it are imported.
-        and not (name == PACKAGE and any(each.startswith(f"{folder}/") for each in hidden))
+        and not (
+            name == PACKAGE and any(hidden_path.startswith(f"{folder}/") for hidden_path in hidden)
+        )
     )
 
 
@@ -112,8 +116,8 @@ def _holds_no_test(text: bytes) -> bool:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     functions = (
-        each.name
-        for each in ast.walk(tree)
-        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     )
     return not any(map(_TEST.match, functions))

@@ -40,15 +40,15 @@ class RunCounts:
 def read_counts(output: str) -> RunCounts | None:
     """None when there is no summary of pytest or unittest."""
     text = _COLOR.sub("", output)
-    run = left_out = found = 0
+    run = left_out = num_summaries = 0
     for summary in _PYTEST.finditer(text):
         parts = [(int(number), word) for number, word in _PART.findall(summary[1])]
-        found += 1
+        num_summaries += 1
         run += sum(number for number, word in parts if word in _RAN)
         left_out += sum(number for number, word in parts if word in _LEFT_OUT)
     for summary in _UNITTEST.finditer(text):
         aside = sum(int(number) for _, number in _UNITTEST_PART.findall(summary[2] or ""))
-        found += 1
+        num_summaries += 1
         run += int(summary[1]) - aside
         left_out += aside
-    return RunCounts(run, left_out) if found else None
+    return RunCounts(run, left_out) if num_summaries else None

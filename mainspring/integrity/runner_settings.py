@@ -36,14 +36,14 @@ def steering(path: str, text: str) -> Steering:
         parser.read_string(text)
     except configparser.Error:
         return ()
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for section in ("tool:pytest", "pytest"):
         if parser.has_section(section):
-            found |= {key: value for key, value in parser.items(section) if key in STEERING}
+            values |= {key: value for key, value in parser.items(section) if key in STEERING}
     entries = "options.entry_points"
     if parser.has_option(entries, "pytest11"):
-        found["pytest11"] = parser.get(entries, "pytest11")
-    return tuple(sorted(found.items()))
+        values["pytest11"] = parser.get(entries, "pytest11")
+    return tuple(sorted(values.items()))
 
 
 def _of_toml(text: str) -> Steering:
@@ -52,15 +52,15 @@ def _of_toml(text: str) -> Steering:
     except (tomllib.TOMLDecodeError, RecursionError):
         return ()
     pytest = _table(_table(settings, "tool"), "pytest")
-    found = {**pytest, **_table(pytest, "ini_options")}
-    found = {key: str(value) for key, value in found.items() if key in STEERING}
+    values = {**pytest, **_table(pytest, "ini_options")}
+    values = {key: str(value) for key, value in values.items() if key in STEERING}
     plugins = _table(_table(_table(settings, "project"), "entry-points"), "pytest11")
     poetry = _table(_table(_table(_table(settings, "tool"), "poetry"), "plugins"), "pytest11")
     if plugins or poetry:
-        found["pytest11"] = str([sorted(plugins.items()), sorted(poetry.items())])
-    return tuple(sorted(found.items()))
+        values["pytest11"] = str([sorted(plugins.items()), sorted(poetry.items())])
+    return tuple(sorted(values.items()))
 
 
 def _table(parent: dict[str, object], name: str) -> dict[str, object]:
-    found = parent.get(name)
-    return found if isinstance(found, dict) else {}
+    value = parent.get(name)
+    return value if isinstance(value, dict) else {}

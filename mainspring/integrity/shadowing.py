@@ -80,13 +80,13 @@ def likely(patch: bytes, task: SweTask) -> tuple[Shadow, ...]:
     """Those in a folder that Python probably searches, as far as the task alone tells: a folder of
     a package is not searched, the folder above it is."""
     roots = _roots(patch, task)
-    return tuple(each for each in candidates(patch, task) if each.folder in roots)
+    return tuple(shadow for shadow in candidates(patch, task) if shadow.folder in roots)
 
 
 def probe(names: Iterable[str], out: str) -> str:
     """A program that writes where it finds these modules to the file `out`."""
-    asked = repr(sorted(set(names)))
-    return _PROBE.replace('["NAMES"]', asked).replace('"OUT"', repr(out))
+    listed = repr(sorted(set(names)))
+    return _PROBE.replace('["NAMES"]', listed).replace('"OUT"', repr(out))
 
 
 def probed(text: str, program_path: str) -> str:
@@ -98,12 +98,12 @@ def probed(text: str, program_path: str) -> str:
     except (SyntaxError, ValueError, RecursionError):
         return text
     line = 0
-    for each in body:
-        is_docstring = isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)
-        is_future = isinstance(each, ast.ImportFrom) and each.module == "__future__"
+    for statement in body:
+        is_docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        is_future = isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
         if not (is_docstring or is_future):
             break
-        line = each.end_lineno or line
+        line = statement.end_lineno or line
     lines = text.split("\n")
     run = f"exec(compile(open({program_path!r}).read(), 'probe', 'exec'), {{}})"
     return "\n".join([*lines[:line], run, *lines[line:]])
@@ -112,22 +112,22 @@ def probed(text: str, program_path: str) -> str:
 def loaded_instead(shadows: Iterable[Shadow], workdir: str, lines: str) -> tuple[Shadow, ...]:
     """Those that a process which ran the tests without the patch would have found before the
     modules that it has. `lines` is what the program wrote; other text is nothing."""
-    found: list[Shadow] = []
-    seen = [each for line in lines.splitlines() if (each := _seen(line)) is not None]
+    loaded: list[Shadow] = []
+    seen = [reading for line in lines.splitlines() if (reading := _seen(line)) is not None]
     for shadow in shadows:
         place = str(PurePosixPath(workdir, shadow.folder))
         for path, index in seen:
             later = index.get(shadow.module)
             if later is not None and place in path[:later]:
-                found.append(shadow)
+                loaded.append(shadow)
                 break
-    return tuple(found)
+    return tuple(loaded)
 
 
 def opened_folders(patch: bytes) -> set[str]:
     """Folders that are packages no more: Python may search them from now on."""
     _, changes = split(patch)
-    inits = (PurePosixPath(each.path) for each in changes if _GONE.search(each.raw))
+    inits = (PurePosixPath(change.path) for change in changes if _GONE.search(change.raw))
     return {str(path.parent) for path in inits if path.name == "__init__.py"}
 
 
@@ -135,20 +135,22 @@ def hooks_start(patch: bytes) -> tuple[str, ...]:
     """Paths of new files that Python runs by itself when it starts."""
     _, changes = split(patch)
     return tuple(
-        each.path for each in changes if is_start_file(each.path) and _NEW.search(each.raw)
+        change.path for change in changes if is_start_file(change.path) and _NEW.search(change.raw)
     )
 
 
 def _seen(line: str) -> tuple[list[str], Mapping[str, int]] | None:
     try:
         read = json.loads(line)
-        return [str(each) for each in read["path"]], {k: int(v) for k, v in read["found"].items()}
+        return [str(folder) for folder in read["path"]], {
+            k: int(v) for k, v in read["found"].items()
+        }
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 
 def _readings(change: FileChange) -> list[Shadow]:
-    return [each for each in _all_readings(change) if _is_known(each.module)]
+    return [shadow for shadow in _all_readings(change) if _is_known(shadow.module)]
 
 
 def _all_readings(change: FileChange) -> list[Shadow]:
@@ -158,25 +160,25 @@ def _all_readings(change: FileChange) -> list[Shadow]:
     module = _MODULE.fullmatch(name)
     is_link = _LINK.search(change.raw) is not None
     named = module[1] if module else name if is_link else ""
-    found = [Shadow(change.path, str(folder), named)]
+    shadows = [Shadow(change.path, str(folder), named)]
     if _PACKAGE_FILE.fullmatch(name) and folder.name:
-        found = [Shadow(change.path, str(folder.parent), folder.name)]
-    return [each for each in found if each.module]
+        shadows = [Shadow(change.path, str(folder.parent), folder.name)]
+    return [shadow for shadow in shadows if shadow.module]
 
 
 def _is_known(module: str) -> bool:
     if module in _NOT_ONLY_PYTHONS or module in ("sitecustomize", "usercustomize"):
         return False
-    known = module in RUNNERS or module in sys.stdlib_module_names
-    return known or _PLUGIN.fullmatch(module) is not None
+    is_listed = module in RUNNERS or module in sys.stdlib_module_names
+    return is_listed or _PLUGIN.fullmatch(module) is not None
 
 
 def _roots(patch: bytes, task: SweTask) -> set[str]:
     hidden = hidden_paths(task)
-    given = {*task.files, *hidden, *paths((task.gold_patch or "").encode()), *paths(patch)}
+    named_paths = {*task.files, *hidden, *paths((task.gold_patch or "").encode()), *paths(patch)}
     packages = {
         str(PurePosixPath(path).parent)
-        for path in given
+        for path in named_paths
         if PurePosixPath(path).name == "__init__.py"
     }
     roots = {str(PurePosixPath(root)) for root in _ROOTS}

@@ -43,11 +43,11 @@ _BETWEEN_STRINGS = re.compile(r"[\[\],]")
 def commands(script: str, depth: int = MAX_DEPTH) -> Iterator[Words]:
     """Every simple command, its program's bare name first, without wrappers and assignments."""
     text, bodies = _heredocs(script[:MAX_CHARS])
-    found = list(_commands(text, depth))
-    yield from found
+    parsed = list(_commands(text, depth))
+    yield from parsed
     if depth and bodies:
         # Whether fed at once or written to a file: an interpreter that runs here may read it.
-        heads = {words[0] for words in found}
+        heads = {words[0] for words in parsed}
         for body in bodies:
             if any(map(_SHELL.fullmatch, heads)):
                 yield from commands(body, depth - 1)
@@ -87,13 +87,13 @@ def _strings(program: str, depth: int) -> Iterator[Words]:
 
 def _commands(text: str, depth: int) -> Iterator[Words]:
     words: list[str] = []
-    for found in _TOKEN.finditer(text):
-        if word := found["word"]:
+    for match in _TOKEN.finditer(text):
+        if word := match["word"]:
             words.append(_QUOTED.sub(_unquoted, word))
             if depth and '"' in word:
                 for substitution in _SUBSTITUTION.findall(word):
                     yield from commands("".join(substitution), depth - 1)
-        elif found["end"]:
+        elif match["end"]:
             yield from _simple(words, depth)
             words = []
     yield from _simple(words, depth)

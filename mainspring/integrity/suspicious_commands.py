@@ -126,7 +126,7 @@ def _looks_for_tests(words: Words, hidden: Hidden) -> bool:
     if any(map(_SEALED.match, outside)):
         return True
     if head in _FINDERS:
-        everywhere = "locate" in head or any(not _NOBODYS_TESTS.match(each) for each in outside)
+        everywhere = "locate" in head or any(not _NOBODYS_TESTS.match(path) for path in outside)
         if everywhere and any(map(_LIKE_A_TEST.search, arguments)):
             return True
         return any(word.rpartition("/")[2] in hidden.files for word in arguments)
@@ -164,9 +164,9 @@ def _is_package(requirement: str, project: str) -> bool:
 
 def _is_hosted(url: str, project: str) -> bool:
     """Some part of a code host's or package index's path is the project or a release of it."""
-    found = _CODE_HOST.match(url)
-    if found is None:
+    match = _CODE_HOST.match(url)
+    if match is None:
         return False
     release = re.compile(rf"{re.escape(project)}(?:-\d.*|-git)?")
-    parts = re.split(r"[/?#@]", found[1] or found[2] or "")
+    parts = re.split(r"[/?#@]", match[1] or match[2] or "")
     return any(release.fullmatch(normal_project(part)) for part in parts)

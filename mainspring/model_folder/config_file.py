@@ -43,12 +43,12 @@ def check_is_directory(directory: Path) -> None:
 
 def _lost_version(directory: Path) -> str:
     """More of the sentence where it was a policy version's, and others of its campaign are here."""
-    found = _VERSION.search(str(directory))
-    if found is None or not directory.parents[1].is_dir():
+    match = _VERSION.search(str(directory))
+    if match is None or not directory.parents[1].is_dir():
         return ""
     return (
-        f". The files of policy version {int(found['version'])} are gone: put the folder back from "
-        f"a backup, or take the version back (`mainspring campaign rollback {found['campaign']}`)"
+        f". The files of policy version {int(match['version'])} are gone: put the folder back from "
+        f"a backup, or take the version back (`mainspring campaign rollback {match['campaign']}`)"
     )
 
 
@@ -77,7 +77,7 @@ def facts_of(config: dict[str, Any], named: str) -> ModelFacts:
     """`named`: begins the message. Raises ModelError for what generates no text."""
     listed = config.get("architectures")
     if listed is not None and not (
-        isinstance(listed, list) and all(isinstance(each, str) for each in listed)
+        isinstance(listed, list) and all(isinstance(name, str) for name in listed)
     ):
         raise ModelError(
             f"{named}: {CONFIG} has architectures = {listed!r}, expected a list of texts",
@@ -95,8 +95,8 @@ def facts_of(config: dict[str, Any], named: str) -> ModelFacts:
     text: dict[str, Any] = {**(inner if isinstance(inner, dict) else {}), **config}
     kind = text.get("model_type")
     if not isinstance(kind, str) or not kind:
-        given = "" if kind in (None, "") else f" (it has {kind!r})"
-        raise ModelError(f"{named}: {CONFIG} names no model_type{given}", remedy=REMEDY)
+        detail = "" if kind in (None, "") else f" (it has {kind!r})"
+        raise ModelError(f"{named}: {CONFIG} names no model_type{detail}", remedy=REMEDY)
     return ModelFacts(
         model_type=kind,
         architectures=architectures,
@@ -108,9 +108,9 @@ def facts_of(config: dict[str, Any], named: str) -> ModelFacts:
 def _how(directory: Path) -> str:
     """A hub id is what users of other tools write here; a campaign's weights lie on disk."""
     here = Path.cwd()  # callers make paths absolute: an id is then what follows the working folder
-    given = directory.relative_to(here) if directory.is_relative_to(here) else directory
-    if _HUB_ID.fullmatch(str(given)):
-        return f"{REMEDY}; for a model of the hub: hf download {given} --local-dir {given}"
+    folder = directory.relative_to(here) if directory.is_relative_to(here) else directory
+    if _HUB_ID.fullmatch(str(folder)):
+        return f"{REMEDY}; for a model of the hub: hf download {folder} --local-dir {folder}"
     return REMEDY
 
 

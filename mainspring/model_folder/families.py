@@ -56,11 +56,11 @@ SPREAD = Kind(
 TABLE = Kind("an object", lambda value: isinstance(value, dict))
 TEXTS = Kind(
     "a list of texts",
-    lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
+    lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
 )
 NUMBERS = Kind(
     "a list of whole numbers",
-    lambda value: isinstance(value, list) and all(is_whole(each) for each in value),
+    lambda value: isinstance(value, list) and all(is_whole(item) for item in value),
 )
 IDS = Kind(
     "a token id or a list of them",

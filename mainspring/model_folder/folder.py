@@ -26,9 +26,9 @@ def check_folder(directory: Path, use: FolderUse, *, needs_weights: bool = True)
     config = read_config(directory)
     check_config(config, where(directory), use)
     if needs_weights or has_weights(directory):
-        found = read_weights(directory)
+        weights = read_weights(directory)
         if (sizes := known_sizes(config)) is not None:
-            check_weights(directory, sizes, found)
+            check_weights(directory, sizes, weights)
     is_family = config.get("model_type") in FAMILIES
     size = facts_of(config, where(directory)).vocab_size
     if size is not None and use >= FolderUse.SERVED:

@@ -66,8 +66,8 @@ def refusals(config: dict[str, Any]) -> Iterator[FolderRefusal]:
             message = f"{named or kind}: {what} cannot be served by the CPU engine"
             yield FolderRefusal(FolderUse.SERVED, message, SGLANG)
         return
-    for found in wrong_fields(config):
-        message = f"{CONFIG} has {found.name} = {found.value!r}, expected {found.expected}"
+    for field in wrong_fields(config):
+        message = f"{CONFIG} has {field.name} = {field.value!r}, expected {field.expected}"
         yield FolderRefusal(FolderUse.READ, message, RESTORE)
     yield from _broken(config)
     for what, remedy in _unserved(config):
@@ -121,8 +121,8 @@ def _unserved(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
     kind = config.get("model_type")
     for name in ("quantization_config", "compression_config"):
         if config.get(name) is not None:
-            found = config[name]
-            method = found.get("quant_method") if isinstance(found, dict) else found
+            settings = config[name]
+            method = settings.get("quant_method") if isinstance(settings, dict) else settings
             yield f"{name} ({method})", "use the weights in bfloat16, float16 or float32"
     for name in ("auto_map", "per_layer_config", "transformers_weights"):
         if config.get(name):
@@ -130,14 +130,14 @@ def _unserved(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
     text = config.get("text_config")
     text = text if isinstance(text, dict) else config
     for name in ("dtype", "torch_dtype"):
-        found = config.get(name)
-        if found is not None and found not in DTYPES:
-            yield f"{name} = {found!r}", f"use a model whose {name} is one of {', '.join(DTYPES)}"
+        dtype = config.get(name)
+        if dtype is not None and dtype not in DTYPES:
+            yield f"{name} = {dtype!r}", f"use a model whose {name} is one of {', '.join(DTYPES)}"
     first, second = config.get("dtype"), config.get("torch_dtype")
     if None not in (first, second) and first != second:
         yield f"dtype = {first!r} with torch_dtype = {second!r}", f"keep one of them in {CONFIG}"
-    for found in rope.unserved(text):
-        yield found, rope.REMEDY
+    for problem in rope.unserved(text):
+        yield problem, rope.REMEDY
     layers = text.get("layer_types")
     for layer in layers if isinstance(layers, list) else ():
         if layer not in FULL_ATTENTION:
@@ -173,9 +173,9 @@ def _special_tokens(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def _untrained(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Things in a family that transformers and the CPU engine compute and the trainer does not."""
     kind = config["model_type"]
-    for found in rope.kinds(config):
-        if found not in rope.TRAINED:
-            yield f"rope_type {found!r}", rope.REMEDY
+    for rope_kind in rope.kinds(config):
+        if rope_kind not in rope.TRAINED:
+            yield f"rope_type {rope_kind!r}", rope.REMEDY
     for field, fits in (
         ("attention_bias", kind == "qwen2" or not config.get("attention_bias")),
         ("mlp_bias", not config.get("mlp_bias")),

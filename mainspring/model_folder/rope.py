@@ -32,11 +32,11 @@ def kinds(config: dict[str, Any]) -> Iterator[object]:
         table = config.get(name)
         if not isinstance(table, dict):
             continue
-        nested = [each for each in table.values() if isinstance(each, dict)]
-        for each in (table, *nested):
-            found = each.get("rope_type", each.get("type"))
-            if found is not None:
-                yield found
+        nested = [value for value in table.values() if isinstance(value, dict)]
+        for part in (table, *nested):
+            kind = part.get("rope_type", part.get("type"))
+            if kind is not None:
+                yield kind
 
 
 def broken(config: dict[str, Any]) -> Iterator[str]:
@@ -45,12 +45,12 @@ def broken(config: dict[str, Any]) -> Iterator[str]:
     if old and new and _without_theta(old) != _without_theta(new):
         yield "rope_scaling and rope_parameters differ"
     table = old or new
-    if nested := [name for name, each in table.items() if isinstance(each, dict)]:
+    if nested := [name for name, value in table.items() if isinstance(value, dict)]:
         yield f"rope_parameters are given for each kind of layers ({', '.join(nested)})"
     first, second = table.get("rope_type"), table.get("type")
     if first is not None and second is not None and first != second:
         yield f"rope_type = {first!r} and type = {second!r} differ"
-    thetas = [each["rope_theta"] for each in (config, table) if "rope_theta" in each]
+    thetas = [holder["rope_theta"] for holder in (config, table) if "rope_theta" in holder]
     for theta in thetas:
         if not is_number(theta) or theta <= 0:
             yield f"rope_theta = {theta!r}, expected a number above 0"
@@ -60,7 +60,9 @@ def broken(config: dict[str, Any]) -> Iterator[str]:
     if not isinstance(kind, str):
         yield f"rope_type = {kind!r}, expected a text"
         return
-    wrong = [each for name in _NEEDED.get(kind, ()) for each in _wrong_number(table, name, kind)]
+    wrong = [
+        problem for name in _NEEDED.get(kind, ()) for problem in _wrong_number(table, name, kind)
+    ]
     yield from wrong
     if kind == "llama3" and not wrong:
         if table["high_freq_factor"] <= table["low_freq_factor"]:
@@ -96,13 +98,13 @@ def partial(config: dict[str, Any]) -> object | None:
 
 
 def _tables(config: dict[str, Any]) -> list[dict[str, Any]]:
-    found = [config.get(name) for name in ("rope_scaling", "rope_parameters")]
-    return [each for each in found if isinstance(each, dict)]
+    tables = [config.get(name) for name in ("rope_scaling", "rope_parameters")]
+    return [table for table in tables if isinstance(table, dict)]
 
 
 def _kind(table: dict[str, Any]) -> object:
-    found = table.get("rope_type")
-    return table.get("type", "default") if found is None else found
+    kind = table.get("rope_type")
+    return table.get("type", "default") if kind is None else kind
 
 
 def _without_theta(table: dict[str, Any]) -> dict[str, Any]:

@@ -42,19 +42,19 @@ def sizes_of(config: dict[str, Any]) -> dict[str, Any]:
     """The fields of `Sizes`, of a config that `refusals.check_config` has taken."""
     family = config["model_type"]
     heads = config["num_attention_heads"]
-    found = DEFAULTS[family] | config
+    fields = DEFAULTS[family] | config
     has_experts = family in EXPERTS
     return {
         "model_type": family,
         "hidden_size": config["hidden_size"],
         "num_layers": config["num_hidden_layers"],
         "num_heads": heads,
-        "num_kv_heads": found["num_key_value_heads"] or heads,
-        "head_dim": found.get("head_dim") or config["hidden_size"] // heads,
+        "num_kv_heads": fields["num_key_value_heads"] or heads,
+        "head_dim": fields.get("head_dim") or config["hidden_size"] // heads,
         "intermediate_size": config["intermediate_size"],
         "vocab_size": config["vocab_size"],
         "is_tied": config.get("tie_word_embeddings", False),
-        "max_context": found["max_position_embeddings"],
+        "max_context": fields["max_position_embeddings"],
         "num_experts": num_experts(config) if has_experts else 0,
         "experts_per_token": config["num_experts_per_tok"] if has_experts else 0,
         "expert_intermediate_size": config["moe_intermediate_size"] if has_experts else 0,
@@ -63,5 +63,5 @@ def sizes_of(config: dict[str, Any]) -> dict[str, Any]:
 
 def num_experts(config: dict[str, Any]) -> int | None:
     """transformers wrote one name, and writes the other one now."""
-    found: int | None = config.get("num_experts", config.get("num_local_experts"))
-    return found
+    number: int | None = config.get("num_experts", config.get("num_local_experts"))
+    return number

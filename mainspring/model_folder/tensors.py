@@ -35,31 +35,33 @@ def expected_weights(sizes: Sizes) -> Iterator[tuple[str, Shape]]:
         yield OUTPUT, (sizes.vocab_size, hidden)
 
 
-def check_weights(directory: Path, sizes: Sizes, found: Mapping[str, Weight]) -> None:
+def check_weights(directory: Path, sizes: Sizes, weights: Mapping[str, Weight]) -> None:
     """Raises ModelError naming the file and the weight."""
     expected = dict(expected_weights(sizes))
-    if sizes.is_tied and OUTPUT in found:
+    if sizes.is_tied and OUTPUT in weights:
         expected[OUTPUT] = expected[EMBEDDING]
-    rows = found[EMBEDDING].shape[0] if EMBEDDING in found and found[EMBEDDING].shape else None
+    rows = (
+        weights[EMBEDDING].shape[0] if EMBEDDING in weights and weights[EMBEDDING].shape else None
+    )
     if rows not in (None, sizes.vocab_size):
         raise ModelError(
             f"{where(directory)}: {CONFIG} has vocab_size = {sizes.vocab_size}, the embedding in "
-            f"{found[EMBEDDING].file.name} has {rows} rows",
+            f"{weights[EMBEDDING].file.name} has {rows} rows",
             remedy=BELONG,
         )
     for name, shape in expected.items():
-        if name not in found:
+        if name not in weights:
             files = directory / (INDEX if (directory / INDEX).is_file() else SINGLE)
             raise ModelError(
                 f"weights {files}: weight {name} is missing, {CONFIG} describes it", remedy=BELONG
             )
-        if found[name].shape != shape:
+        if weights[name].shape != shape:
             raise ModelError(
-                f"weights {found[name].file}: weight {name} is {list(found[name].shape)}, "
+                f"weights {weights[name].file}: weight {name} is {list(weights[name].shape)}, "
                 f"expected {list(shape)} as {CONFIG} describes it",
                 remedy=BELONG,
             )
-    for name, weight in found.items():
+    for name, weight in weights.items():
         if name not in expected:
             raise ModelError(
                 f"weights {weight.file}: weight {name} has no place in the model of {CONFIG}",
@@ -71,9 +73,9 @@ def check_weights(directory: Path, sizes: Sizes, found: Mapping[str, Weight]) ->
                 f"of {', '.join(DTYPES)}",
                 remedy="use the weights in bfloat16, float16 or float32",
             )
-    if sizes.is_tied and OUTPUT in found and not _are_equal(found[EMBEDDING], found[OUTPUT]):
+    if sizes.is_tied and OUTPUT in weights and not _are_equal(weights[EMBEDDING], weights[OUTPUT]):
         raise ModelError(
-            f"weights {found[OUTPUT].file}: {OUTPUT} is not {EMBEDDING}, and {CONFIG} has "
+            f"weights {weights[OUTPUT].file}: {OUTPUT} is not {EMBEDDING}, and {CONFIG} has "
             "tie_word_embeddings = true",
             remedy="set tie_word_embeddings to false, or save the model again without it",
         )

@@ -69,7 +69,7 @@ def read_weights(directory: Path) -> dict[str, Weight]:
     if not index.is_file():
         if not single.is_file():
             raise _no_weights(directory)
-        found = dict(_read_file(single))
+        weights = dict(_read_file(single))
     else:
         placed = _weight_map(index)
         if single.is_file() and set(placed.values()) != {SINGLE}:
@@ -78,12 +78,14 @@ def read_weights(directory: Path) -> dict[str, Weight]:
                 "files: engines differ in which of them they load",
                 remedy="remove the one that does not belong to the model",
             )
-        found = _read_shards(directory, placed)
-    return {name: weight for name, weight in found.items() if not _FREQUENCIES.search(name)}
+        weights = _read_shards(directory, placed)
+    return {name: weight for name, weight in weights.items() if not _FREQUENCIES.search(name)}
 
 
 def _no_weights(directory: Path) -> ModelError:
-    strays = sorted({f.name for each in ("*.safetensors", *_OTHERS) for f in directory.glob(each)})
+    strays = sorted(
+        {f.name for pattern in ("*.safetensors", *_OTHERS) for f in directory.glob(pattern)}
+    )
     beside = f"; {', '.join(strays[:3])} is not loaded" if strays else ""
     return ModelError(
         f"model directory {directory}: no *.safetensors of a model ({SINGLE} or {INDEX}){beside}",
@@ -120,8 +122,8 @@ def _read_shards(directory: Path, placed: dict[str, str]) -> dict[str, Weight]:
 def _weight_map(index: Path) -> dict[str, str]:
     _refuse_pointer(index)
     try:
-        told = json.loads(index.read_text())
-        placed = told.get("weight_map") if isinstance(told, dict) else None
+        document = json.loads(index.read_text())
+        placed = document.get("weight_map") if isinstance(document, dict) else None
         if not isinstance(placed, dict):
             raise ModelError(f"weights {index}: it has no table `weight_map`", remedy=AGAIN)
         return {str(name): str(shard) for name, shard in placed.items()}

@@ -60,13 +60,13 @@ class LayerBytes:
         """Bytes kept in tensors that are small enough for malloc's heap."""
         return sum(
             all_of_them
-            for all_of_them, each in (
+            for all_of_them, one_tensor in (
                 (self.hidden, self.input),
                 (2 * self.mlp // 5, 2 * self.mlp // 5),  # gate and up together
                 (3 * self.mlp // 5, self.mlp // 5),
                 (self.attention, self.attention // 8),
             )
-            if each < MMAP_BYTES
+            if one_tensor < MMAP_BYTES
         )
 
 

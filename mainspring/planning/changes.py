@@ -46,17 +46,17 @@ def changes_that_fit(
     fit: list[Change] = []
     for num in range(1, MOST_AT_ONCE + 1):
         for chosen in combinations(single, num):
-            fields = {name: value for each in chosen for name, value in each.items()}
+            fields = {name: value for candidate in chosen for name, value in candidate.items()}
             if len(fields) < sum(map(len, chosen)):
                 continue  # two of them set the same field
-            found = _planned(config, shape, given, fields)
-            if found is not None and found.peak_bytes <= gpu_bytes:
-                fit.append(found)
+            planned = _planned(config, shape, given, fields)
+            if planned is not None and planned.peak_bytes <= gpu_bytes:
+                fit.append(planned)
     fit.sort(key=lambda change: (change.num_ranks, len(change.fields)))
     picked: list[Change] = []
     for change in fit:
         # One that holds a picked one's fields changes more than it must.
-        if not any(each.fields.items() <= change.fields.items() for each in picked):
+        if not any(other.fields.items() <= change.fields.items() for other in picked):
             picked.append(change)
     return picked[:MOST]
 

@@ -34,12 +34,12 @@ def known_gpu(name: str) -> str | None:
     def has(words: str) -> bool:
         return re.search(rf"\b{words}\b", name) is not None
 
-    if any(has(each) for each in _OTHERS):
+    if any(has(gpu) for gpu in _OTHERS):
         return None
-    return next((each for each in GPU_TFLOPS if has(each)), None)
+    return next((gpu for gpu in GPU_TFLOPS if has(gpu)), None)
 
 
 def peak_tflops(name: str, *, is_half: bool) -> float | None:
     """`is_half`: of bfloat16; None where it is not known."""
-    known = known_gpu(name)
-    return None if known is None else GPU_TFLOPS[known][0 if is_half else 1]
+    gpu = known_gpu(name)
+    return None if gpu is None else GPU_TFLOPS[gpu][0 if is_half else 1]

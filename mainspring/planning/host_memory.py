@@ -41,7 +41,7 @@ def host_memory(
         imported = sum(rank.kind.num_ranks * rank.moments[0].num_bytes for rank in ranks)
         exported = sum(rank.kind.num_ranks * rank.moments[-1].num_bytes for rank in ranks)
         steps = sum(
-            rank.kind.num_ranks * max(each.num_bytes for each in rank.moments[1:-1])
+            rank.kind.num_ranks * max(moment.num_bytes for moment in rank.moments[1:-1])
             for rank in ranks
         )
         return HostMemory(num_ranks, imported, steps, exported)

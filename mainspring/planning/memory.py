@@ -126,10 +126,10 @@ def _moments(
         gaps = round(waiting * kept.from_heap * HEAP_SHARE)
     else:
         gaps = round(waiting * (kept.activations + kept.attention) * CUDA_GAP_SHARE)
-    sent = _sent_bytes(shape, trainer, tokens)
+    communication = _sent_bytes(shape, trainer, tokens)
     step = standing | {
         MemoryPart.GRADIENTS: gradients,
-        MemoryPart.COMMUNICATION: sent,
+        MemoryPart.COMMUNICATION: communication,
         MemoryPart.ATTENTION: waiting * kept.attention,
         MemoryPart.ALLOCATOR: gaps,
     }
@@ -181,31 +181,31 @@ def critic_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> i
     """Between its steps. Its activations take the place of the policy's, which are freed before;
     its gradients too, where they have no buffer of their own."""
     facts, parameters = facts_of(trainer), critic_parameters(shape, trainer, kind)
-    each = bytes_per_value(trainer) + (FLOAT32_BYTES if facts.has_gradient_buffer else 0)
+    bytes_each = bytes_per_value(trainer) + (FLOAT32_BYTES if facts.has_gradient_buffer else 0)
     if not facts.shards_optimizer:
-        return parameters * (each + 2 * FLOAT32_BYTES)
+        return parameters * (bytes_each + 2 * FLOAT32_BYTES)
     if trainer.optimizer_offload:
-        return parameters * each
+        return parameters * bytes_each
     moments = optimizer_bytes(shape, trainer, kind) * parameters / kind.num_parameters
-    return parameters * each + round(moments)
+    return parameters * bytes_each + round(moments)
 
 
 def optimizer_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> int:
     """Two moments of each parameter, and in bfloat16 a float32 copy of it."""
-    each = 2 * FLOAT32_BYTES + (FLOAT32_BYTES if bytes_per_value(trainer) == 2 else 0)
+    bytes_each = 2 * FLOAT32_BYTES + (FLOAT32_BYTES if bytes_per_value(trainer) == 2 else 0)
     if facts_of(trainer).shards_optimizer:
         copies = trainer.data_parallel * trainer.context_parallel
         expert_copies = copies * trainer.tensor_parallel // trainer.expert_parallel
         shard = -(-kind.dense_parameters // copies)
-        return each * (shard + -(-kind.expert_parameters // expert_copies))
+        return bytes_each * (shard + -(-kind.expert_parameters // expert_copies))
     if trainer.optimizer.name is not OptimizerName.MUON:
-        return each * kind.num_parameters
+        return bytes_each * kind.num_parameters
     # Muon keeps one moment of a hidden matrix, and copies of those that Megatron stores as one.
     fused = kind.num_layers * shape.hidden_size * (shape.q_width + 2 * shape.kv_width)
     fused += kind.num_layers * 2 * shape.hidden_size * shape.intermediate_size
     single = kind.num_layers * shape.hidden_size * (shape.q_width + shape.intermediate_size)
     others = kind.num_parameters - fused - single
-    return each * others + FLOAT32_BYTES * (2 * fused + single)
+    return bytes_each * others + FLOAT32_BYTES * (2 * fused + single)
 
 
 def _update_bytes(trainer: TrainerConfig, kind: RankKind) -> int:

@@ -40,11 +40,11 @@ def rank_kinds(shape: ModelShape, parallel: ParallelConfig) -> tuple[RankKind, .
     per_stage = parallel.world_size // stages
     if stages == 1:
         return (_kind(shape, parallel, "every rank", 0, per_stage),)
-    found = [_kind(shape, parallel, "first stage", 0, per_stage)]
+    kinds = [_kind(shape, parallel, "first stage", 0, per_stage)]
     if stages > 2:
         name = "middle stage" if stages == 3 else "middle stages"
-        found.append(_kind(shape, parallel, name, 1, per_stage * (stages - 2)))
-    return (*found, _kind(shape, parallel, "last stage", stages - 1, per_stage))
+        kinds.append(_kind(shape, parallel, name, 1, per_stage * (stages - 2)))
+    return (*kinds, _kind(shape, parallel, "last stage", stages - 1, per_stage))
 
 
 def check_divides(shape: ModelShape, parallel: ParallelConfig) -> None:

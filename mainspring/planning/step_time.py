@@ -101,10 +101,10 @@ def training_flops(
 ) -> float:
     """Operations of one pass over a batch: those that the model needs, and those computed twice."""
     tokens = demand.tokens_per_step
-    wanted = demand.action_tokens_per_step
+    action_tokens = demand.action_tokens_per_step
     layers = layer_flops(shape, tokens)
     attention = attention_flops(shape, assumed.tokens_per_rollout * tokens)
-    output = output_flops(shape, wanted)
+    output = output_flops(shape, action_tokens)
     match config.trainer.recompute:
         case Recompute.NONE:
             again = 0.0

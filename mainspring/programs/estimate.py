@@ -28,9 +28,9 @@ def tokens_of_reply(reply: Reply) -> int:
     return _tokens(_num_bytes(reply) + len(reply.reasoning.encode()))
 
 
-def _num_bytes(said: ChatMessage | Reply) -> int:
-    calls = "".join(call.name + call.arguments for call in said.tool_calls)
-    return len((said.text + calls).encode())
+def _num_bytes(message: ChatMessage | Reply) -> int:
+    calls = "".join(call.name + call.arguments for call in message.tool_calls)
+    return len((message.text + calls).encode())
 
 
 def _tokens(num_bytes: int) -> int:

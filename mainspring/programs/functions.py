@@ -65,18 +65,18 @@ class Returned:
     is_number: bool = False
 
 
-def _can_be_called(what: str, found: Any) -> None:
+def _can_be_called(what: str, function: Any) -> None:
     """Raises ConfigError."""
-    if not inspect.iscoroutinefunction(found):
-        is_plain = inspect.isfunction(found)
-        kind = "not async" if is_plain else f"a {type(found).__name__}"
+    if not inspect.iscoroutinefunction(function):
+        is_plain = inspect.isfunction(function)
+        kind = "not async" if is_plain else f"a {type(function).__name__}"
         raise ConfigError(f"{what} is {kind}, expected an async function", remedy=_SHAPE)
     unknown = [
-        each.name
-        for each in inspect.signature(found).parameters.values()
-        if each.default is each.empty
-        and each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
-        and (each.name not in PARAMETERS or each.kind is each.POSITIONAL_ONLY)
+        parameter.name
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        and (parameter.name not in PARAMETERS or parameter.kind is parameter.POSITIONAL_ONLY)
     ]
     if unknown:
         raise ConfigError(
@@ -99,7 +99,7 @@ def find_function(path: str) -> Callable[..., Any]:
 def arguments(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Those of `values` that it takes."""
     parameters = inspect.signature(function).parameters
-    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(values)
     return {name: value for name, value in values.items() if name in parameters}
 

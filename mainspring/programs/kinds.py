@@ -25,5 +25,5 @@ def setting_of(request: ModelRequest) -> str:
         if message.role is not Role.SYSTEM:
             break
         first.append(message.text.strip())
-    told = json.dumps([first, sorted(tool.name for tool in request.tools)])
-    return hashlib.sha256(told.encode(errors="surrogatepass")).hexdigest()
+    text = json.dumps([first, sorted(tool.name for tool in request.tools)])
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()

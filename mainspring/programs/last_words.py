@@ -48,8 +48,8 @@ def filled_context(printed: str) -> bool:
         kind = event.get("type")
         if kind == "result":
             is_error = event.get("is_error") is True
-            told = event.get("result") if is_error else None
-            return event.get("terminal_reason") in _FULL_REASONS or _tells_full(told)
+            message = event.get("result") if is_error else None
+            return event.get("terminal_reason") in _FULL_REASONS or _tells_full(message)
         if kind in ("turn.failed", "error"):
             return _tells_full(_error_of(event))
         if kind == "turn.completed":
@@ -58,8 +58,8 @@ def filled_context(printed: str) -> bool:
     return cut is not None and cut[1] in _FULL_REASONS
 
 
-def _tells_full(told: object) -> bool:
-    return isinstance(told, str) and bool(_FULL_WORDS.search(told))
+def _tells_full(message: object) -> bool:
+    return isinstance(message, str) and bool(_FULL_WORDS.search(message))
 
 
 def _error_of(event: Mapping[str, Any]) -> object:
@@ -89,18 +89,20 @@ def _of_claude(result: Mapping[str, Any]) -> str:
 
 def _of_codex(event: Mapping[str, Any], events: list[Mapping[str, Any]]) -> str:
     kind = str(event["type"])
-    said = _error_of(event)
+    message = _error_of(event)
     if kind == "turn.completed":
-        items = (each.get("item") for each in events if each.get("type") == "item.completed")
+        items = (
+            earlier.get("item") for earlier in events if earlier.get("type") == "item.completed"
+        )
         texts = (
             item.get("text")
             for item in items
             if isinstance(item, dict) and item.get("type") == "agent_message"
         )
-        said = next(texts, None)
-    return _joined([kind], said)
+        message = next(texts, None)
+    return _joined([kind], message)
 
 
-def _joined(words: list[str], said: object) -> str:
+def _joined(words: list[str], message: object) -> str:
     named = ", ".join(dict.fromkeys(word for word in words if word))
-    return f"{named}: {said}" if isinstance(said, str) and said else named
+    return f"{named}: {message}" if isinstance(message, str) and message else named

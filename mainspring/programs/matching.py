@@ -61,7 +61,7 @@ def chain(
     digests = [] if after is None else list(after.digests[: _num_shared(request, after.request)])
     before = digests[-1] if digests else _digest("tools", _canonical_tools(request))
     new = messages[len(digests) :]
-    places = _places(messages) if any(each.role is Role.TOOL for each in new) else {}
+    places = _places(messages) if any(added.role is Role.TOOL for added in new) else {}
     for message in new:
         before = _digest(before, _canonical(message, places, noise))
         digests.append(before)
@@ -80,7 +80,11 @@ def continued_call(
     if newest is not None and last >= 0 and newest.history == digests[last]:
         return last, newest.call  # as most requests do
     # Of calls with the same history the newest: a program that asked again uses that answer.
-    served = {each.history: each.call for each in stored if each.call.number < below}
+    served = {
+        stored_call.history: stored_call.call
+        for stored_call in stored
+        if stored_call.call.number < below
+    }
     for place in range(last, -1, -1):
         call = served.get(digests[place])
         if call is not None and request.messages[place].role is Role.ASSISTANT:
@@ -146,8 +150,8 @@ def _number(text: str) -> float | int:
 
 
 def _digest(*parts: str) -> str:
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for part in parts:
         raw = part.encode(errors="surrogatepass")
-        found.update(f"{len(raw)} ".encode() + raw)
-    return found.hexdigest()
+        sha256.update(f"{len(raw)} ".encode() + raw)
+    return sha256.hexdigest()

@@ -64,10 +64,10 @@ def recipes() -> Mapping[str, Recipe]:
 
 def recipe_of(name: str, version: str | None = None) -> Recipe:
     """Raises ConfigError."""
-    known = recipes()
-    if name not in known:
+    by_name = recipes()
+    if name not in by_name:
         raise ConfigError(
             f"no client is called {name!r}",
-            remedy=f'choose from {", ".join(known)}, or start your own with kind = "command"',
+            remedy=f'choose from {", ".join(by_name)}, or start your own with kind = "command"',
         )
-    return known[name].at(version)
+    return by_name[name].at(version)

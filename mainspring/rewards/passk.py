@@ -37,12 +37,12 @@ def pass_at_k(num_samples: int, num_resolved: int, k: int) -> float:
 
 def pass_at_each_k(counts: Sequence[tuple[int, int]]) -> list[PassAtK]:
     """For every k that some task has samples for; `counts`: (samples, resolved) of each task."""
-    found = []
+    estimates = []
     for k in range(1, max((samples for samples, _ in counts), default=0) + 1):
         values = [pass_at_k(samples, resolved, k) for samples, resolved in counts if samples >= k]
         value = sum(values) / len(values)
-        found.append(PassAtK(k, value, *wilson(value, len(values)), len(values)))
-    return found
+        estimates.append(PassAtK(k, value, *wilson(value, len(values)), len(values)))
+    return estimates
 
 
 def wilson(share: float, num: int) -> tuple[float, float]:

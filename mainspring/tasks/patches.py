@@ -167,7 +167,9 @@ def _starts(lines: list[bytes]) -> list[int]:
         if line.startswith(GIT):
             starts.append(index)
             in_header = True
-        elif line.startswith(b"--- ") and [each[:4] for each in lines[index + 1 : index + 3]] == [
+        elif line.startswith(b"--- ") and [
+            following[:4] for following in lines[index + 1 : index + 3]
+        ] == [
             b"+++ ",
             b"@@ -",
         ]:
@@ -228,8 +230,8 @@ def name_in(raw: bytes, prefixed: bool, otherwise: str | None) -> str | None:
     return raw.decode(errors="surrogateescape")
 
 
-def _unescaped(found: re.Match[bytes]) -> bytes:
-    code = found[1]
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    code = match[1]
     if len(code) == 3:
         return bytes([int(code, 8) & 0xFF])
     return bytes([_ESCAPED.get(code[0], code[0])])

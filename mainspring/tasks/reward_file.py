@@ -22,7 +22,7 @@ def parse_reward(name: str, text: str) -> float:
     if isinstance(value, dict):
         if not value:
             raise ValueError(f"{name} is empty")
-        numbers = {str(key): _number(f"{key!r} of {name}", each) for key, each in value.items()}
+        numbers = {str(key): _number(f"{key!r} of {name}", entry) for key, entry in value.items()}
         return numbers["reward"] if "reward" in numbers else fmean(numbers.values())
     return _number(name, value)
 

@@ -103,8 +103,8 @@ def _binary(lines: list[bytes], at: int) -> int:
 
 
 def _unusual(lines: list[bytes], at: int, why: str) -> UnusualPatch:
-    shown = lines[at][:80].decode(errors="replace").rstrip()
+    excerpt = lines[at][:80].decode(errors="replace").rstrip()
     return UnusualPatch(
-        f"line {at + 1} of the patch, {shown!r}: {why}",
+        f"line {at + 1} of the patch, {excerpt!r}: {why}",
         remedy="make it with `git diff --binary`, without options that change its form",
     )

@@ -134,12 +134,14 @@ class StepMetrics:
 def of_all_ranks(ranks: Sequence[StepMetrics]) -> StepMetrics:
     """Metrics of one step over all ranks: means are over the batch already, the first rank has
     them; memory and peaks are each rank's own."""
-    memory = [each.rank_memory_peak_gib for each in ranks]
-    peaks = [each.peak_flops for each in ranks]
+    memory = [rank.rank_memory_peak_gib for rank in ranks]
+    peaks = [rank.peak_flops for rank in ranks]
     return replace(
         ranks[0],
-        rank_memory_peak_gib=max((each for each in memory if each is not None), default=None),
-        peak_flops=None if None in peaks else sum(each or 0.0 for each in peaks),
+        rank_memory_peak_gib=max(
+            (peak_gib for peak_gib in memory if peak_gib is not None), default=None
+        ),
+        peak_flops=None if None in peaks else sum(flops or 0.0 for flops in peaks),
     )
 
 
@@ -192,7 +194,7 @@ class SupervisedMetrics:
 
 
 TAKEN_NAMES = frozenset(
-    {each.name for each in fields(StepMetrics)}
+    {metric.name for metric in fields(StepMetrics)}
     | MACHINE_NAMES
     | CRITIC_NAMES
     | {"reward_mean", "mixed_groups", "staleness_mean", "staleness_max", "num_stale_tokens_masked"}

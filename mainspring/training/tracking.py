@@ -75,10 +75,10 @@ def chosen(tracking: TrackingConfig) -> list[str]:
 
 def parameters_of(config: Mapping[str, Any]) -> dict[str, str]:
     """Parameters of a configuration as JSON; what is unset, and where services are, is left out."""
-    kept = {name: value for name, value in config.items() if name != "tracking"}
-    if isinstance(policy := kept.get("policy"), dict):
-        kept["policy"] = {name: value for name, value in policy.items() if name != "engines"}
-    return dict(_flat(kept, ""))
+    parameters = {name: value for name, value in config.items() if name != "tracking"}
+    if isinstance(policy := parameters.get("policy"), dict):
+        parameters["policy"] = {name: value for name, value in policy.items() if name != "engines"}
+    return dict(_flat(parameters, ""))
 
 
 def _flat(value: Any, path: str) -> Iterator[tuple[str, str]]:

@@ -101,14 +101,14 @@ def warnings(steps: Sequence[tuple[int, Metrics]], config: CampaignConfig) -> li
     if not steps:
         return []
     newest, metrics = steps[-1]
-    found = []
-    empty = [step for step, each in steps if trained_nothing(each)]
+    sentences = []
+    empty = [step for step, of_step in steps if trained_nothing(of_step)]
     if empty:
         named = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")
         noun = "step" if len(empty) == 1 else "steps"
-        found.append(f"{noun} {named} of {len(steps)} trained nothing: see num_tokens")
+        sentences.append(f"{noun} {named} of {len(steps)} trained nothing: see num_tokens")
     for watched in WATCHED[1:]:
         value = metrics.get(watched.name)
         if value is not None and watched.is_bad(value, metrics, config):
-            found.append(f"step {newest}: {watched.name} is {value:.3g}: {watched.means}")
-    return found
+            sentences.append(f"step {newest}: {watched.name} is {value:.3g}: {watched.means}")
+    return sentences

@@ -95,35 +95,35 @@ class ImportedTokens(BaseModel):
 def read_line(text: str, where: str) -> ImportedChat | ImportedTokens:
     """`where`: file and line, for messages. Raises UsageError."""
     try:
-        given: Any = json.loads(text)
+        row: Any = json.loads(text)
     except RecursionError:
         raise UsageError(f"{where}: it is nested too deeply", remedy=_SHAPES) from None
     except ValueError as error:
         raise UsageError(f"{where}: not JSON: {error}", remedy=_SHAPES) from None
-    return read_object(given, where)
+    return read_object(row, where)
 
 
-def read_object(given: object, where: str) -> ImportedChat | ImportedTokens:
+def read_object(row: object, where: str) -> ImportedChat | ImportedTokens:
     """The same of a line that is parsed, or of a table's row."""
     try:
-        return _read(given)
+        return _read(row)
     except RecursionError:
         raise UsageError(f"{where}: it is nested too deeply", remedy=_SHAPES) from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"]))
-        said = first["msg"].removeprefix("Value error, ")
+        problem = first["msg"].removeprefix("Value error, ")
         if first["type"] == "too_short":
-            said = f"must have at least {first.get('ctx', {})['min_length']} entries"
-        raise UsageError(f"{where}: {field}: {said}", remedy=_SHAPES) from None
+            problem = f"must have at least {first.get('ctx', {})['min_length']} entries"
+        raise UsageError(f"{where}: {field}: {problem}", remedy=_SHAPES) from None
     except ValueError as error:
         raise UsageError(f"{where}: {error}", remedy=_SHAPES) from None
 
 
-def _read(given: object) -> ImportedChat | ImportedTokens:
-    if not isinstance(given, Mapping):
+def _read(row: object) -> ImportedChat | ImportedTokens:
+    if not isinstance(row, Mapping):
         raise ValueError("it is no JSON object")
-    filled = {key: value for key, value in given.items() if value is not None}
+    filled = {key: value for key, value in row.items() if value is not None}
     if "messages" in filled or "conversations" in filled:
         chat = ImportedChat.model_validate({"messages": _messages(filled)})
         problem: str = _problem(chat)
@@ -144,11 +144,11 @@ def _messages(filled: Mapping[str, Any]) -> object:
     if filled.get("tools"):
         raise ValueError("tools: chats with tools are not read")
     field = "messages" if "messages" in filled else "conversations"
-    given = filled[field]
-    if not isinstance(given, list):
+    listed = filled[field]
+    if not isinstance(listed, list):
         raise ValueError(f"{field}: no list")
     messages: list[object] = []
-    for number, message in enumerate(given):
+    for number, message in enumerate(listed):
         if not isinstance(message, Mapping):
             raise ValueError(f"{field}.{number}: no object")
         if lost := next((name for name in _NOT_READ if message.get(name)), None):
@@ -166,8 +166,8 @@ def _problem(chat: ImportedChat) -> str:
     spoken = roles[1:] if roles[0] == "system" else roles
     expected = ["user", "assistant"] * (len(spoken) // 2)
     if spoken != expected or not spoken:
-        shown = ", ".join(r if r.isprintable() else repr(r) for r in (r[:20] for r in roles[:6]))
-        return f"roles are {shown}, expected user and assistant in turn"
+        listed = ", ".join(r if r.isprintable() else repr(r) for r in (r[:20] for r in roles[:6]))
+        return f"roles are {listed}, expected user and assistant in turn"
     if not any(reply.strip() for _, reply in chat.exchanges):
         return "its replies are empty: there is nothing to train on"
     return ""

@@ -60,16 +60,16 @@ class Condition:
 
 def parse(text: str) -> list[Condition]:
     """Raises UsageError that names what is wrong."""
-    found: list[Condition] = []
+    conditions: list[Condition] = []
     at = 0
     while True:
         match = _CONDITION.match(text, at)
         if match is None:
             raise UsageError(f"--where {text!r}: no condition at {text[at:]!r}", remedy=_REMEDY)
-        found.append(_condition(text, match))
+        conditions.append(_condition(text, match))
         at = match.end()
         if at == len(text):
-            return found
+            return conditions
         joined = _AND.match(text, at)
         if joined is None:
             raise UsageError(f"--where {text!r}: expected `and` at {text[at:]!r}", remedy=_REMEDY)
@@ -86,7 +86,7 @@ def _condition(text: str, match: re.Match[str]) -> Condition:
     if match["null"]:
         return Condition(Field(name), Op.IS_NOT_NULL if match["not"] else Op.IS_NULL)
     quoted = (match["single"], match["double"], match["bare"])
-    value = next(each for each in quoted if each is not None)
+    value = next(group for group in quoted if group is not None)
     op = Op(match["op"].lower())
     words = _WORDS.get(name)
     if words is not None and op is not Op.CONTAINS and value not in list(words):

@@ -133,7 +133,7 @@ def without_tokens_before(sample: Sample, version: int) -> Sample:
 
 def digest(samples: Iterable[Sample]) -> str:
     """Digest of everything that training takes from them, in their order, and of whose they are."""
-    return _digest((f"{each.rollout} {each.branch}", each) for each in samples)
+    return _digest((f"{sample.rollout} {sample.branch}", sample) for sample in samples)
 
 
 def content_digest(samples: Iterable[Sample]) -> str:
@@ -143,12 +143,12 @@ def content_digest(samples: Iterable[Sample]) -> str:
 
 
 def _digest(samples: Iterable[tuple[str, Sample]]) -> str:
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for name, sample in samples:
-        found.update(f"{name} {len(sample.token_ids)}".encode())
+        sha256.update(f"{name} {len(sample.token_ids)}".encode())
         if sample.reward is not None:
-            found.update(f" {sample.reward!r}".encode())
+            sha256.update(f" {sample.reward!r}".encode())
         arrays = (sample.token_ids, sample.action_mask, sample.logprobs, sample.versions)
         for values in (*arrays, sample.advantages):
-            found.update(np.ascontiguousarray(values).tobytes())
-    return found.hexdigest()
+            sha256.update(np.ascontiguousarray(values).tobytes())
+    return sha256.hexdigest()

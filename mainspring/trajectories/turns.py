@@ -148,13 +148,13 @@ def begun_by(parts: Iterable[ReplyPart]) -> PartialCall | None:
 
 
 def _joined(spans: Iterable[VersionSpan]) -> tuple[VersionSpan, ...]:
-    found: list[VersionSpan] = []
+    joined: list[VersionSpan] = []
     for span in spans:
-        if found and found[-1].version == span.version:
-            found[-1] = VersionSpan(span.version, found[-1].start, span.end)
+        if joined and joined[-1].version == span.version:
+            joined[-1] = VersionSpan(span.version, joined[-1].start, span.end)
         else:
-            found.append(span)
-    return tuple(found)
+            joined.append(span)
+    return tuple(joined)
 
 
 @dataclass(frozen=True, slots=True)

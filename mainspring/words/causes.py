@@ -37,9 +37,9 @@ def shortened(text: str, chars: int) -> str:
     """At most `chars` characters: the beginning and the end of a longer text."""
     if len(text) <= chars:
         return text
-    kept = chars - len(CUT)
-    tail = int(kept * TAIL_SHARE)
-    return f"{text[: kept - tail].rstrip()}{CUT}{text[len(text) - tail :].lstrip()}"
+    room = chars - len(CUT)
+    tail = int(room * TAIL_SHARE)
+    return f"{text[: room - tail].rstrip()}{CUT}{text[len(text) - tail :].lstrip()}"
 
 
 def cause_of(error: BaseException, chars: int = CAUSE_CHARS) -> str:
@@ -47,8 +47,8 @@ def cause_of(error: BaseException, chars: int = CAUSE_CHARS) -> str:
     futures, exception groups) put into a message."""
     error = innermost(error)
     name = type(error).__name__
-    said = " ".join(_without_traceback(plain(str(error))).split())
-    return shortened(f"{name}: {said}" if said else name, chars)
+    message = " ".join(_without_traceback(plain(str(error))).split())
+    return shortened(f"{name}: {message}" if message else name, chars)
 
 
 def innermost(error: BaseException) -> BaseException:
@@ -65,7 +65,7 @@ def innermost(error: BaseException) -> BaseException:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether the host or a GPU has no memory left, however the library words it."""
-    return any(_tells_no_memory(each) for each in _chain(error))
+    return any(_tells_no_memory(link) for link in _chain(error))
 
 
 def is_of_a_peer(error: BaseException) -> bool:
@@ -81,11 +81,11 @@ def memory_kills() -> int | None:
     there is one, else on the machine. None: the kernel does not tell. It only grows."""
     for source in (*_group_files(), Path("/proc/vmstat")):
         try:
-            found = re.search(r"^oom_kill (\d+)$", source.read_text(), re.MULTILINE)
+            match = re.search(r"^oom_kill (\d+)$", source.read_text(), re.MULTILINE)
         except OSError:
             continue
-        if found:
-            return int(found[1])
+        if match:
+            return int(match[1])
     return None
 
 
@@ -94,8 +94,8 @@ def own_log() -> Path | None:
     try:
         if not stat.S_ISREG(os.fstat(2).st_mode):
             return None
-        found = Path(os.readlink("/proc/self/fd/2"))
-        return found if found.exists() else None  # it may have been moved away
+        log = Path(os.readlink("/proc/self/fd/2"))
+        return log if log.exists() else None  # it may have been moved away
     except OSError:
         return None
 
@@ -135,6 +135,6 @@ def _without_traceback(text: str) -> str:
     """The message without its traceback: its last line that is no line of code."""
     if "Traceback (most recent call last)" not in text and "^^^^" not in text:
         return text
-    lines = [each for each in text.splitlines() if not each.startswith((" ", "\t"))]
-    told = [each for each in lines if each.strip("\"'^~ ")]
-    return told[-1] if told else text
+    lines = [line for line in text.splitlines() if not line.startswith((" ", "\t"))]
+    filled = [line for line in lines if line.strip("\"'^~ ")]
+    return filled[-1] if filled else text

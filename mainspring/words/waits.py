@@ -164,15 +164,15 @@ class Wait:
         age = (at - self.since).total_seconds() if self.since else 0.0
         tries = [f"attempt {self.attempt}"] if self.attempt > 1 else []
         facts = ", ".join([*tries, *([f"for {duration(age)}"] if age >= 1 else [])])
-        said = f"{self.what} ({facts})" if facts else self.what
-        told = f"{said}; {self.remedy}" if self.remedy else said
-        return f"{told}; the attempt before: {self.before}" if self.before else told
+        sentence = f"{self.what} ({facts})" if facts else self.what
+        with_remedy = f"{sentence}; {self.remedy}" if self.remedy else sentence
+        return f"{with_remedy}; the attempt before: {self.before}" if self.before else with_remedy
 
     def as_dict(self) -> dict[str, object]:
-        found = asdict(self)
-        del found["rank"]
-        found["since"] = self.since.isoformat(timespec="seconds") if self.since else None
-        return found
+        fields = asdict(self)
+        del fields["rank"]
+        fields["since"] = self.since.isoformat(timespec="seconds") if self.since else None
+        return fields
 
 
 def waits(scene: Scene) -> list[Wait]:
@@ -182,34 +182,34 @@ def waits(scene: Scene) -> list[Wait]:
     if not scene.is_running:
         again = f"`mainspring {RESUMED_BY[scene.kind]} --name {scene.campaign}`"
         return [Wait("its workflow is not running", f"run {again} to start or resume it")]
-    found = [
-        *(each for stuck in scene.stuck for each in _of_stuck(scene, stuck)),
-        *(each for pending in scene.pending for each in _of_pending(scene, pending)),
+    unmerged = [
+        *(wait for stuck in scene.stuck for wait in _of_stuck(scene, stuck)),
+        *(wait for pending in scene.pending for wait in _of_pending(scene, pending)),
         *scene.processes,
     ]
     # Agents that are all busy take the next one sooner.
     if scene.num_offered and scene.at - (scene.offered_since or scene.at) > GRACE:
-        found.append(_of_offered(scene))
+        unmerged.append(_of_offered(scene))
     if scene.is_being_cancelled:
         again = f"`mainspring {RESUMED_BY[scene.kind]} --name {scene.campaign}`"
         what = "being cancelled: it ends when its rollouts have ended"
-        found.append(Wait(what, f"{again} starts it again then", rank=-1))
+        unmerged.append(Wait(what, f"{again} starts it again then", rank=-1))
     elif scene.status is CampaignStatus.PAUSED:
         # A pause is why nothing new starts, whatever else is missing.
         resume = f"run `mainspring campaign resume {scene.campaign}`"
-        found.append(Wait("paused by a person", resume, rank=-1))
-    return sorted(_merged(found), key=lambda wait: (wait.rank, wait.since or scene.at))
+        unmerged.append(Wait("paused by a person", resume, rank=-1))
+    return sorted(_merged(unmerged), key=lambda wait: (wait.rank, wait.since or scene.at))
 
 
 def doing(scene: Scene) -> list[str]:
     """The notice of the campaign's own workflow, and its activities under way, each with the
     progress it last told."""
     own = f"campaign/{scene.campaign}"
-    told = [scene.notice] if scene.notice else []
-    return told + [
-        _words(each.activity) + (f": {each.note}" if each.note else "")
-        for each in scene.pending
-        if each.of == own and each.state is PendingState.STARTED
+    notices = [scene.notice] if scene.notice else []
+    return notices + [
+        _words(activity.activity) + (f": {activity.note}" if activity.note else "")
+        for activity in scene.pending
+        if activity.of == own and activity.state is PendingState.STARTED
     ]
 
 
@@ -297,8 +297,12 @@ def _retrying(scene: Scene, pending: Pending, failure: Failure) -> Wait:
 
 def _reason(failure: Failure) -> str:
     """The failure in one line."""
-    told = plain(failure.message).partition("\n")[0]
-    return "its worker died" if "heartbeat timeout" in told.lower() else shortened(told, MAX_CHARS)
+    message = plain(failure.message).partition("\n")[0]
+    return (
+        "its worker died"
+        if "heartbeat timeout" in message.lower()
+        else shortened(message, MAX_CHARS)
+    )
 
 
 def _no_poller(scene: Scene, queue: str, since: datetime, of: str) -> Wait:
@@ -333,12 +337,12 @@ def _no_node(scene: Scene, queue: str, since: datetime, of: str, alive: tuple[st
     if not up:
         what = f"no sandbox node: nothing polls {queue}"
         if scene.hosts:
-            told = (f"{host.id} {_state(host)}" for host in scene.hosts)
-            what += f" ({', '.join(told)})"
+            states = (f"{host.id} {_state(host)}" for host in scene.hosts)
+            what += f" ({', '.join(states)})"
         return Wait(what, start, since, queue, of=(of,))
     if all(host.refusal for host in up):
-        told = (f"{h.id}: {h.refusal}, {h.num_open} of {h.capacity} open" for h in up)
-        what = f"no sandbox node has room ({'; '.join(told)})"
+        states = (f"{h.id}: {h.refusal}, {h.num_open} of {h.capacity} open" for h in up)
+        what = f"no sandbox node has room ({'; '.join(states)})"
         return Wait(what, f"wait, or {start} on another machine", since, queue, alive, of=(of,))
     what = f"waiting for a sandbox node: {_listed(host.id for host in up)} busy"
     return Wait(what, "", since, queue, alive, of=(of,), rank=3)
@@ -355,20 +359,20 @@ def _alive(scene: Scene, queue: str, since: datetime) -> tuple[str, ...]:
     return tuple(poller.identity for poller in seen if poller.seen_at >= due)
 
 
-def _merged(found: Iterable[Wait]) -> Iterator[Wait]:
+def _merged(all_waits: Iterable[Wait]) -> Iterator[Wait]:
     by_what: dict[tuple[str, str], Wait] = {}
-    for wait in found:
+    for wait in all_waits:
         key = (wait.what, wait.remedy)
-        known = by_what.get(key)
-        if known is None:
+        earlier = by_what.get(key)
+        if earlier is None:
             by_what[key] = wait
             continue
-        times = [each for each in (known.since, wait.since) if each is not None]
+        times = [moment for moment in (earlier.since, wait.since) if moment is not None]
         by_what[key] = replace(
-            known,
+            earlier,
             since=min(times, default=None),
-            of=(*known.of, *wait.of),
-            attempt=max(known.attempt, wait.attempt),
+            of=(*earlier.of, *wait.of),
+            attempt=max(earlier.attempt, wait.attempt),
         )
     return iter(by_what.values())
 

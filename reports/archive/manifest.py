@@ -100,7 +100,7 @@ class SignedManifest(_Model):
                     f"{file} has format {head.format}, this version reads {FORMAT}",
                     remedy=f"use the version of Mainspring that wrote it ({head.mainspring})",
                 )
-            found = cls.model_validate_json(raw)
+            manifest = cls.model_validate_json(raw)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "JSON"
@@ -108,12 +108,12 @@ class SignedManifest(_Model):
                 f"{file} is not a manifest of format {FORMAT}: {where}: {first['msg']}",
                 remedy=f"it was cut or edited: take another copy of the {what}",
             ) from None
-        if found.digest != found._own_digest():
+        if manifest.digest != manifest._own_digest():
             raise UsageError(
                 f"{file} was edited: its own digest is another one",
                 remedy=f"take another copy of the {what}",
             )
-        return found
+        return manifest
 
     def check(self, folder: Path, progress: Callable[[int, int], None]) -> None:
         """Compare all files with the manifest. Raises UsageError when one is missing or altered."""
@@ -131,10 +131,10 @@ class SignedManifest(_Model):
             size = file.stat().st_size
             if size != expected.num_bytes:
                 return f"has {size} bytes of {name}, expected {expected.num_bytes}"
-            found = sha256_of(file)
+            actual = sha256_of(file)
         except OSError as error:
             return f"lacks the file {name}: {error.strerror}"
-        return "" if found == expected.sha256 else altered(name, found, expected.sha256)
+        return "" if actual == expected.sha256 else altered(name, actual, expected.sha256)
 
 
 class ArchiveManifest(SignedManifest):

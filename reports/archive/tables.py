@@ -36,20 +36,20 @@ async def write_table(
     schema = _schema(table)
 
     def flush() -> None:
-        columns = zip(*held, strict=True) if held else ([] for _ in schema)
+        columns = zip(*pending, strict=True) if pending else ([] for _ in schema)
         arrays = [pyarrow.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
         writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
-        held.clear()
+        pending.clear()
 
     num, size = 0, 0
-    held: list[Sequence[Any]] = []
+    pending: list[Sequence[Any]] = []
     with ParquetWriter(file, schema, compression="zstd") as writer:
         async for rows in batches:
             num += len(rows)
             for row in rows:
-                held.append(row)
+                pending.append(row)
                 size += sum(len(value) for value in row if isinstance(value, bytes | str))
-                if size >= GROUP_BYTES or len(held) >= GROUP_ROWS:
+                if size >= GROUP_BYTES or len(pending) >= GROUP_ROWS:
                     flush()
                     size = 0
         flush()

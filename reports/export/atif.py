@@ -72,10 +72,10 @@ def _step(trajectory: Trajectory, reply: Call) -> dict[str, Any]:
             },
         }
     step: dict[str, Any] = {"source": "agent", "message": reply.text, "metrics": metrics}
-    asked = asked_by(trajectory.agent, reply.text, reply.parts)
-    if isinstance(asked, FormatError):
-        told = trajectory.told_after(reply)
-        step["observation"] = {"results": [{"content": told}]}
+    parsed = asked_by(trajectory.agent, reply.text, reply.parts)
+    if isinstance(parsed, FormatError):
+        text = trajectory.told_after(reply)
+        step["observation"] = {"results": [{"content": text}]}
         return step
     step["tool_calls"] = [
         {
@@ -83,28 +83,28 @@ def _step(trajectory: Trajectory, reply: Call) -> dict[str, Any]:
             "function_name": "bash",
             "arguments": {"command": command.command},
         }
-        for index, command in enumerate(asked)
+        for index, command in enumerate(parsed)
     ]
     ran = trajectory.ran(reply)
     if ran:
         step["observation"] = {
             "results": [
                 {
-                    "source_call_id": _tool_call(reply, each.index),
-                    "content": each.output.decode(errors="replace"),
+                    "source_call_id": _tool_call(reply, execution.index),
+                    "content": execution.output.decode(errors="replace"),
                 }
-                for each in ran
+                for execution in ran
             ]
         }
         step["extra"] = {
             "commands": [
                 {
-                    "returncode": each.returncode,
-                    "timed_out": each.timed_out,
-                    "output_truncated": each.truncated,
-                    "seconds": each.wall_s,
+                    "returncode": execution.returncode,
+                    "timed_out": execution.timed_out,
+                    "output_truncated": execution.truncated,
+                    "seconds": execution.wall_s,
                 }
-                for each in ran
+                for execution in ran
             ]
         }
     return step

@@ -38,10 +38,10 @@ async def write_evaluation(
 ) -> dict[str, Any]:
     """Write everything about the campaign's ended rollouts below `directory`; the summary."""
     record = await campaigns.get(database, campaign)
-    wanted = await attempts(database, campaign)
+    chosen = await attempts(database, campaign)
     results: list[Result] = []
     predictions: defaultdict[int, list[dict[str, str]]] = defaultdict(list)
-    async for trajectory in read(database, campaign, wanted, progress):
+    async for trajectory in read(database, campaign, chosen, progress):
         folder = write_folder(trajectory, directory)
         results.append(_result(trajectory, folder.name))
         predictions[trajectory.attempt.sample].append(_prediction(trajectory))
@@ -49,20 +49,20 @@ async def write_evaluation(
         num_planned = sum(group.size for group in await groups.list_groups(database, campaign))
     else:
         num_planned = await run_plans.total(database, record.config)
-    found = {
+    summary = {
         "campaign": campaign,
         "kind": record.kind,
         "status": record.status,
         "model": record.config.policy.model,
         "data": record.config.task_source,
-        **summarise(results, num_unfinished=max(0, num_planned - len(wanted))),
+        **summarise(results, num_unfinished=max(0, num_planned - len(chosen))),
     }
     for sample, lines in predictions.items():
         name = f"predictions-{sample}.jsonl" if sample else "predictions.jsonl"
         write_whole(directory / name, _jsonl(lines))
     write_whole(directory / "results.jsonl", _jsonl(results))
-    write_whole(directory / "summary.json", json.dumps(found, indent=1) + "\n")
-    return found
+    write_whole(directory / "summary.json", json.dumps(summary, indent=1) + "\n")
+    return summary
 
 
 def summarise(results: list[Result], *, num_unfinished: int = 0) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def summarise(results: list[Result], *, num_unfinished: int = 0) -> dict[str, An
     by_task: defaultdict[str, list[bool]] = defaultdict(list)
     for result in scored:
         by_task[result["instance_id"]].append(result["resolved"])
-    counts = [(len(each), sum(each)) for each in by_task.values()]
+    counts = [(len(outcomes), sum(outcomes)) for outcomes in by_task.values()]
     phases: defaultdict[str, list[float]] = defaultdict(list)
     for result in results:
         for phase, seconds in result["phase_s"].items():
@@ -84,19 +84,23 @@ def summarise(results: list[Result], *, num_unfinished: int = 0) -> dict[str, An
         "scored": len(scored),
         "resolved": num_resolved,
         "resolve_rate": num_resolved / len(scored) if scored else None,
-        "pass_at_k": [asdict(each) for each in pass_at_each_k(counts)],
+        "pass_at_k": [asdict(estimate) for estimate in pass_at_each_k(counts)],
         "errors": len(results) - len(scored),
         "no_patch": sum(result["verdict"] == Verdict.NO_PATCH for result in results),
         "retried": sum(result.get("n_attempts", 1) > 1 for result in results),
         "suspicious": sum(bool(result["suspicions"]) for result in results),
         "verdicts": _counts(result["verdict"] or NOT_GRADED for result in results),
         "stop_reasons": _counts(result["stop_reason"] for result in results),
-        "suspicions": _counts(each for result in results for each in result["suspicions"]),
+        "suspicions": _counts(
+            suspicion for result in results for suspicion in result["suspicions"]
+        ),
         "avg_steps": _mean(result["n_steps"] for result in scored),
         "avg_elapsed_s": _mean(result["elapsed_s"] for result in scored),
         "avg_prompt_tokens": _mean(result["n_prompt_tokens"] for result in scored),
         "avg_completion_tokens": _mean(result["n_completion_tokens"] for result in scored),
-        "avg_phase_s": {phase: round(fmean(each), 3) for phase, each in sorted(phases.items())},
+        "avg_phase_s": {
+            phase: round(fmean(phase_s), 3) for phase, phase_s in sorted(phases.items())
+        },
     }
 
 
@@ -125,8 +129,8 @@ def _counts(words: Iterable[str | None]) -> dict[str, int]:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return round(fmean(known), 3) if known else None
+    numbers = [value for value in values if value is not None]
+    return round(fmean(numbers), 3) if numbers else None
 
 
 def _jsonl(lines: Iterable[object]) -> str:

@@ -39,14 +39,14 @@ async def export(
 ) -> Exported:
     """Raises UsageError before anything is made."""
     _check(out, format, force)
-    wanted = await attempts(database, campaign, resolved=resolved, limit=limit)
-    if not wanted:
+    chosen = await attempts(database, campaign, resolved=resolved, limit=limit)
+    if not chosen:
         raise UsageError(
             f"campaign {campaign} has no {'resolved' if resolved else 'ended'} rollout to export",
             remedy=f"`mainspring rollout list {campaign}` shows them"
             + ("; --all takes those that are not resolved too" if resolved else ""),
         )
-    trajectories = read(database, campaign, wanted, progress)
+    trajectories = read(database, campaign, chosen, progress)
     match format:
         case TrajectoryFormat.PARQUET:
             written = await write_parquet(trajectories, out)
@@ -56,7 +56,7 @@ async def export(
             written = await _write_each(_played(trajectories), out, write_atif)
         case TrajectoryFormat.FOLDERS:
             written = await _write_each(trajectories, out, write_folder)
-    return Exported(written, len(wanted) - written)
+    return Exported(written, len(chosen) - written)
 
 
 async def _played(trajectories: AsyncIterator[Trajectory]) -> AsyncIterator[Trajectory]:

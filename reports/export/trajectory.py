@@ -81,7 +81,7 @@ class Trajectory:
     replies: list[Call]
     executions: list[Execution]
     """In their order; a command that never ended has none."""
-    told: dict[int, ShownRequest] = field(default_factory=dict)
+    requests: dict[int, ShownRequest] = field(default_factory=dict)
     """Requests of a program, by number of the call."""
     untrained: frozenset[int] = frozenset()
     """Calls that are context only."""
@@ -122,17 +122,17 @@ class Trajectory:
         if not branch:
             return []
         last = branch[-1]
-        if last.number in self.told:
-            request = self.told[last.number].request
+        if last.number in self.requests:
+            request = self.requests[last.number].request
         else:
-            request = self._asked(self.replies.index(last))
+            request = self._request_after(self.replies.index(last))
         return [*map(_message, request.messages), _reply(last)]
 
     def told_after(self, reply: Call) -> str:
         """Words of the agent that followed the reply."""
-        return self._asked(self.replies.index(reply) + 1).messages[-1].text
+        return self._request_after(self.replies.index(reply) + 1).messages[-1].text
 
-    def _asked(self, num_calls: int) -> ModelRequest:
+    def _request_after(self, num_calls: int) -> ModelRequest:
         """Request to the policy after the first `num_calls` calls."""
         record = Record(self.replies, self.executions).before(num_calls)
         return next_request(self.agent, self.task, record).request
@@ -234,27 +234,27 @@ async def attempts(
     # A group made since is left for the next time.
     records = [record for record in records if record.group in by_group]
     records.sort(key=lambda record: (by_group[record.group][0], record.sample_index))
-    found: list[Attempt] = []
+    ended: list[Attempt] = []
     seen: Counter[object] = Counter()
     for record in records:
         number, group = by_group[record.group]
         of_group = (record.group, record.task)
-        found.append(Attempt(record, group, number, seen[of_group], seen[record.task]))
+        ended.append(Attempt(record, group, number, seen[of_group], seen[record.task]))
         seen.update((of_group, record.task))
-    wanted = [
+    chosen = [
         attempt
-        for attempt in found
+        for attempt in ended
         if attempt.rollout.phase is RolloutPhase.DONE and (attempt.is_resolved or not resolved)
     ]
-    return wanted[:limit]
+    return chosen[:limit]
 
 
 async def read(
-    database: Database, campaign: CampaignId, wanted: list[Attempt], progress: Progress
+    database: Database, campaign: CampaignId, chosen: list[Attempt], progress: Progress
 ) -> AsyncIterator[Trajectory]:
-    """The trajectories of `wanted`, one at a time."""
+    """The trajectories of `chosen`, one at a time."""
     config = (await campaigns.get(database, campaign)).config
-    for done, attempt in enumerate(wanted):
+    for done, attempt in enumerate(chosen):
         rollout = attempt.rollout
         replies, executions = await turns.history(database, rollout.id, rollout.epoch)
         yield Trajectory(
@@ -266,7 +266,7 @@ async def read(
             grade_output=await rollouts.get_grade_output(database, rollout.id, rollout.epoch),
             replies=replies,
             executions=executions,
-            told=await program_view.told(database, rollout.id, rollout.epoch),
+            requests=await program_view.requests_of(database, rollout.id, rollout.epoch),
             untrained=(await calls_of(database, rollout.id, rollout.epoch))[1],
         )
-        progress(done + 1, len(wanted))
+        progress(done + 1, len(chosen))

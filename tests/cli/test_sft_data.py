@@ -169,7 +169,7 @@ async def test_an_empty_reply_is_context_and_is_told(
     [sample] = [sample async for sample in samples.read()]
     last = AutoTokenizer.from_pretrained(model).encode("d")
     assert sample.num_action_tokens == len(last) + 1
-    assert samples.told[-1] == f"1 empty replies are not trained, the first in {file}:1"
+    assert samples.outcomes[-1] == f"1 empty replies are not trained, the first in {file}:1"
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_what_others_draw_is_named_in_their_source() -> None:
         "turns_mean": "num_turns",
         "sampled_tokens_mean": "num_tokens",
         "suspicious_share": "suspicious",
-        "reward_part/NAME": "each.parts",
+        "reward_part/NAME": "composition.parts",
         # Drawn by name, whatever they are.
         **dict.fromkeys(PASS_NAMES | {NLL}, "own_figures"),
     }

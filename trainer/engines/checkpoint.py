@@ -91,8 +91,8 @@ class Manifest(_Model):
 
     @property
     def has_critic(self) -> bool:
-        found = {str(critic_file(Path(), 0)), f"{CRITIC}/{_SHARD_FILES[0]}"}
-        return any(file.path in found for file in self.files)
+        critic_files = {str(critic_file(Path(), 0)), f"{CRITIC}/{_SHARD_FILES[0]}"}
+        return any(file.path in critic_files for file in self.files)
 
 
 def rank_file(directory: Path, tp_rank: int) -> Path:
@@ -142,8 +142,8 @@ def verify(directory: Path, manifest: Manifest) -> None:
                 origin, directory, f"has {size} bytes of its file {file.path}, expected {file.size}"
             )
     with ThreadPoolExecutor(_HASHERS) as pool:
-        found = pool.map(sha256_of, [directory / file.path for file in manifest.files])
-        for file, digest in zip(manifest.files, found, strict=True):
+        digests = pool.map(sha256_of, [directory / file.path for file in manifest.files])
+        for file, digest in zip(manifest.files, digests, strict=True):
             if digest != file.sha256:
                 raise unusable(origin, directory, altered(file.path, digest, file.sha256))
 
@@ -216,8 +216,8 @@ def add_shards(temporary: Path, directory: Path, manifest: Manifest) -> Manifest
     manifest has none yet: they count once its new manifest is in its place. Raises TrainerFenced
     when another trainer took files away."""
     try:
-        found = read(directory, manifest.identity.origin)
-        if (found.identity, found.epoch) != (manifest.identity, manifest.epoch):
+        stored = read(directory, manifest.identity.origin)
+        if (stored.identity, stored.epoch) != (manifest.identity, manifest.epoch):
             raise TrainerFenced(f"checkpoint {directory}: another trainer has written it since")
         discard(directory / SHARDS)
         (temporary / SHARDS).rename(directory / SHARDS)
@@ -228,7 +228,7 @@ def add_shards(temporary: Path, directory: Path, manifest: Manifest) -> Manifest
             if f"{SHARDS}/{name}" not in {file.path for file in shards}
         ]:
             raise TrainerFenced(f"checkpoint {directory}: {missing[0]} was removed by another one")
-        whole = manifest.model_copy(update={"files": (*found.files, *shards)})
+        whole = manifest.model_copy(update={"files": (*stored.files, *shards)})
         beside = directory / f"{MANIFEST}{TEMPORARY}e{manifest.epoch:05d}"
         beside.write_text(whole.model_dump_json(indent=2) + "\n")
         for path in [*(directory / SHARDS).rglob("*"), directory / SHARDS, beside]:

@@ -20,7 +20,7 @@ CLIP_EPS = 1e-6
 
 def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """With their names; the others are frozen beneath adapters."""
-    return [each for each in model.named_parameters() if each[1].requires_grad]
+    return [parameter for parameter in model.named_parameters() if parameter[1].requires_grad]
 
 
 def is_qk_norm(name: str) -> bool:

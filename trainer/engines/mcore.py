@@ -57,8 +57,8 @@ class McoreEngine:
         self.module.zero_gradients()
         problems: list[AlgorithmBroken] = []
 
-        def guarded(share: list[int], found: Tensor) -> Tensor:
-            logprobs, entropy = found
+        def guarded(share: list[int], outputs: Tensor) -> Tensor:
+            logprobs, entropy = outputs
             try:
                 if not problems:
                     return loss(share, logprobs, entropy)

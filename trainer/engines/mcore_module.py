@@ -63,10 +63,10 @@ class McoreModule:
         0 where not masked."""
         out: dict[int, NDArray[np.float32]] = {}
 
-        def keep(share: list[int], found: Tensor) -> Tensor:
-            rows = unpacked(found[0], [sequences[n].mask for n in share])
+        def keep(share: list[int], outputs: Tensor) -> Tensor:
+            rows = unpacked(outputs[0], [sequences[n].mask for n in share])
             out.update(zip(share, rows, strict=True))
-            return found.sum()
+            return outputs.sum()
 
         self.run(sequences, keep, forward_only=True)
         return out
@@ -94,10 +94,10 @@ class McoreModule:
         return batch.through(model), partial(self._loss, loss, batch)
 
     def _loss(
-        self, loss: PassLoss, batch: MicroBatch, found: Tensor
+        self, loss: PassLoss, batch: MicroBatch, outputs: Tensor
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        found = whole(found if found.dim() > 1 else found[None], batch, self._processes)
-        value = loss(batch.share, found) if batch.share else found.sum()
+        outputs = whole(outputs if outputs.dim() > 1 else outputs[None], batch, self._processes)
+        value = loss(batch.share, outputs) if batch.share else outputs.sum()
         return value, torch.zeros((), dtype=torch.int), {}
 
 

@@ -26,7 +26,7 @@ WARM_START_WEIGHT_DECAY = 0.01
 
 def warm_start_optimizer(config: WarmStartConfig, name: OptimizerName) -> OptimizerConfig:
     """The supervised warm start's optimizer; its schedule is in `trainer.step.schedule`."""
-    given = {
+    fields = {
         "name": name,
         "lr": config.lr,
         "muon_lr": config.muon_lr,
@@ -34,7 +34,7 @@ def warm_start_optimizer(config: WarmStartConfig, name: OptimizerName) -> Optimi
         "muon_momentum": WARM_START_MUON_MOMENTUM,
         "weight_decay": WARM_START_WEIGHT_DECAY,
     }
-    return OptimizerConfig.model_validate(given, context=STORED)
+    return OptimizerConfig.model_validate(fields, context=STORED)
 
 
 @dataclass(frozen=True, slots=True)

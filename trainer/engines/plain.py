@@ -56,8 +56,8 @@ class PlainEngine:
     def logprobs(self, sequences: Sequence[MaskedSequence]) -> dict[int, NDArray[np.float32]]:
         out: dict[int, NDArray[np.float32]] = {}
         for batch in self._micro_batches(sequences):
-            found, _ = batch.through(self._model)
-            rows = unpacked(found, [sequences[n].mask for n in batch.share])
+            logprobs, _ = batch.through(self._model)
+            rows = unpacked(logprobs, [sequences[n].mask for n in batch.share])
             out |= zip(batch.share, rows, strict=True)
         return out
 
@@ -68,10 +68,10 @@ class PlainEngine:
 
     def _micro_batches(self, sequences: Sequence[MaskedSequence]) -> Iterator[MicroBatch]:
         is_served = bool(sequences) and sequences[0].is_served
-        found = micro_batches(
+        batches = micro_batches(
             sequences,
             self._parallel,
             self._processes,
             as_served=self._is_reproducible and is_served,
         )
-        return (batch for batch in found if batch.share)
+        return (batch for batch in batches if batch.share)

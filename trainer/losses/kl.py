@@ -29,9 +29,9 @@ def kl_of(logprobs: Tensor, reference_logprobs: Tensor, kl: KlConfig) -> Tensor:
     difference = bounded(logprobs - reference_logprobs)
     match kl.estimator:
         case KlEstimator.K1:
-            found = difference
+            estimate = difference
         case KlEstimator.K2:
-            found = difference.square() / 2
+            estimate = difference.square() / 2
         case KlEstimator.K3:
-            found = torch.expm1(-difference) + difference
-    return found if kl.clamp is None else found.clamp(-kl.clamp, kl.clamp)
+            estimate = torch.expm1(-difference) + difference
+    return estimate if kl.clamp is None else estimate.clamp(-kl.clamp, kl.clamp)

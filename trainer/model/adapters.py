@@ -21,18 +21,18 @@ from trainer.model.lora import Adapter
 
 def in_hf_names(name: str, adapter: Adapter, hf: PretrainedConfig) -> dict[str, Tensor]:
     """The adapter of the mcore matrix `name`, numbered over all ranks, under PEFT's names."""
-    found: dict[str, Tensor] = {}
-    for each, rows in to_hf(name, [adapter.b.detach()], hf).items():
-        module = f"base_model.model.{each.removesuffix('.weight')}"
-        found[f"{module}.lora_A.weight"] = adapter.a.detach().to("cpu", torch.float32, copy=True)
-        found[f"{module}.lora_B.weight"] = rows.to("cpu", torch.float32, copy=True).contiguous()
-    return found
+    weights: dict[str, Tensor] = {}
+    for hf_name, rows in to_hf(name, [adapter.b.detach()], hf).items():
+        module = f"base_model.model.{hf_name.removesuffix('.weight')}"
+        weights[f"{module}.lora_A.weight"] = adapter.a.detach().to("cpu", torch.float32, copy=True)
+        weights[f"{module}.lora_B.weight"] = rows.to("cpu", torch.float32, copy=True).contiguous()
+    return weights
 
 
-def write(directory: Path, found: dict[str, Tensor], lora: LoraConfig, model_dir: Path) -> None:
+def write(directory: Path, weights: dict[str, Tensor], lora: LoraConfig, model_dir: Path) -> None:
     """Write a new folder; `model_dir`: of the frozen weights."""
     directory.mkdir()
-    targets = {name.split(".")[-3] for name in found}
+    targets = {name.split(".")[-3] for name in weights}
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -44,4 +44,4 @@ def write(directory: Path, found: dict[str, Tensor], lora: LoraConfig, model_dir
         "target_modules": sorted(targets),
     }
     (directory / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
-    save_weights(found, directory / WEIGHTS, directory / CONFIG)
+    save_weights(weights, directory / WEIGHTS, directory / CONFIG)

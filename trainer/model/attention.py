@@ -129,10 +129,10 @@ class SdpaAttention(MegatronModule):
         out, start = [], 0
         for length in sequences.lengths_N:
             chunk = length // (2 * size)
-            mine = slice(start, start + 2 * chunk)
-            whole = [_in_order(x[:, mine], chunk) for x in (keys, values)]
+            place = slice(start, start + 2 * chunk)
+            whole = [_in_order(x[:, place], chunk) for x in (keys, values)]
             for half, number in zip(
-                query[mine].split(chunk), (rank, 2 * size - 1 - rank), strict=True
+                query[place].split(chunk), (rank, 2 * size - 1 - rank), strict=True
             ):
                 end = (number + 1) * chunk
                 out.append(self._attend(half, whole[0][:end], whole[1][:end]))
@@ -150,10 +150,10 @@ class _Gathered(torch.autograd.Function):
     """[T, ...] of each rank, stacked: [ranks, T, ...]. Backward sums over the ranks."""
 
     @staticmethod
-    def forward(ctx: Any, mine: Tensor, group: ProcessGroup) -> Tensor:
+    def forward(ctx: Any, part: Tensor, group: ProcessGroup) -> Tensor:
         ctx.group = group
-        parts = [torch.empty_like(mine) for _ in range(group.size())]
-        dist.all_gather(parts, mine.contiguous(), group=group)
+        parts = [torch.empty_like(part) for _ in range(group.size())]
+        dist.all_gather(parts, part.contiguous(), group=group)
         return torch.stack(parts)
 
     @staticmethod

@@ -54,15 +54,15 @@ _GROUPED_EXPERT = re.compile(r"mlp\.experts\.linear_fc([12])\.weight(\d+)")
 
 def global_name(name: str, first_layer: int, first_expert: int) -> str:
     """From the name in a rank's own model, whose layers and experts it numbers from 0."""
-    if not (found := _LAYER.fullmatch(name)):
+    if not (match := _LAYER.fullmatch(name)):
         return name
-    inner = found[2]
+    inner = match[2]
     if expert := _GROUPED_EXPERT.fullmatch(inner):
         inner = f"mlp.experts.local_experts.{expert[2]}.linear_fc{expert[1]}.weight"
     if expert := _EXPERT.fullmatch(inner):
         number = int(expert[1]) + first_expert
         inner = f"mlp.experts.local_experts.{number}.linear_fc{expert[2]}.weight"
-    return f"decoder.layers.{int(found[1]) + first_layer}.{inner}"
+    return f"decoder.layers.{int(match[1]) + first_layer}.{inner}"
 
 
 def is_expert(name: str) -> bool:
@@ -99,9 +99,9 @@ def hf_names(name: str, hf: PretrainedConfig) -> list[str]:
         return [HF_EMBEDDING]
     if name in outer:
         return [outer[name]]
-    found = _LAYER.fullmatch(name)
-    assert found, name
-    layer, inner = f"model.layers.{found[1]}.", found[2]
+    match = _LAYER.fullmatch(name)
+    assert match, name
+    layer, inner = f"model.layers.{match[1]}.", match[2]
     if inner in _SAME:
         return [layer + _SAME[inner]]
     if expert := _EXPERT.fullmatch(inner):
@@ -123,7 +123,7 @@ def from_hf(
     tp_size: int = 1,
 ) -> Tensor:
     """A rank's part of the mcore weight `name`, from the Hugging Face weights that make it."""
-    parts = [state[each] for each in hf_names(name, hf)]
+    parts = [state[hf_name] for hf_name in hf_names(name, hf)]
     if name in (EMBEDDING, OUTPUT):
         padding = padded_vocab_size(hf, tp_size) - parts[0].shape[0]
         if padding:
@@ -152,21 +152,21 @@ def to_hf(name: str, shards: Sequence[Tensor], hf: PretrainedConfig) -> StateDic
         shards = shards[:1]
     if len(names) == 2:
         halves = [shard.chunk(2) for shard in shards]
-        return {each: torch.cat([half[n] for half in halves]) for n, each in enumerate(names)}
+        return {hf_name: torch.cat([half[n] for half in halves]) for n, hf_name in enumerate(names)}
     whole = shards[0] if dim is None else torch.cat(list(shards), dim)
     if len(names) == 3:
         return {
-            each: whole[rows.to(whole.device)]
-            for each, rows in zip(names, qkv_rows(hf).values(), strict=True)
+            hf_name: whole[rows.to(whole.device)]
+            for hf_name, rows in zip(names, qkv_rows(hf).values(), strict=True)
         }
     return {names[0]: whole[: hf.vocab_size] if name in (EMBEDDING, OUTPUT) else whole}
 
 
-def unplaced(found: Mapping[str, Path], placed: set[str]) -> None:
-    """`found`: the file of each weight of a model. Raises ModelError for one that has no place in
+def unplaced(files: Mapping[str, Path], placed: set[str]) -> None:
+    """`files`: the file of each weight of a model. Raises ModelError for one that has no place in
     ours."""
-    if left := sorted(found.keys() - placed):
+    if left := sorted(files.keys() - placed):
         raise ModelError(
-            f"weights {found[left[0]]}: weight {left[0]} has no place in the trained model",
+            f"weights {files[left[0]]}: weight {left[0]} has no place in the trained model",
             remedy="expected the weights that its config.json describes",
         )

@@ -47,9 +47,9 @@ def _check_divides(
     where: str, hf: PretrainedConfig, size: str, fields: tuple[str, ...], value: int
 ) -> None:
     for field in fields:
-        found = num_experts(hf) if field == "num_experts" else getattr(hf, field)
-        if (field == "num_experts" and value > 1 and not found) or found % value:
+        size_there = num_experts(hf) if field == "num_experts" else getattr(hf, field)
+        if (field == "num_experts" and value > 1 and not size_there) or size_there % value:
             raise ModelError(
-                f"{where}: {field} = {found} cannot be split over {size} = {value}",
+                f"{where}: {field} = {size_there} cannot be split over {size} = {value}",
                 remedy=f"set trainer.{size} to a divisor",
             )

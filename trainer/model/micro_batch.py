@@ -103,11 +103,11 @@ def _micro_batch(
     group = processes.cp_group
     if group.size() > 1:
         places = [_places(lengths, rank, group.size()) for rank in range(group.size())]
-        found = [each[wanted[each]] for each in places]
-        order = torch.from_numpy(np.argsort(np.concatenate(found))).to(processes.device)
-        num_wanted = tuple(len(each) for each in found)
-        mine = places[group.rank()]
-        ids, labels, wanted = ids[mine], labels[mine], wanted[mine]
+        chosen = [places_of[wanted[places_of]] for places_of in places]
+        order = torch.from_numpy(np.argsort(np.concatenate(chosen))).to(processes.device)
+        num_wanted = tuple(len(rank_places) for rank_places in chosen)
+        own_places = places[group.rank()]
+        ids, labels, wanted = ids[own_places], labels[own_places], wanted[own_places]
 
     def tensor(values: np.ndarray) -> Tensor:
         return torch.from_numpy(values)[None].to(processes.device)
@@ -134,24 +134,24 @@ def _places(lengths: list[int], rank: int, size: int) -> np.ndarray:
     return np.concatenate(places)
 
 
-def whole(found: Tensor, batch: MicroBatch, processes: Processes) -> Tensor:
+def whole(outputs: Tensor, batch: MicroBatch, processes: Processes) -> Tensor:
     """[2, N] of all wanted tokens in the order of the sequences, from this rank's part. Every rank
     computes the same loss from it; the gradient of each one's own part is its own."""
     if batch.order_N is None:
-        return found
-    gathered = _Gathered.apply(found, batch.num_wanted_R, processes.cp_group)
+        return outputs
+    gathered = _Gathered.apply(outputs, batch.num_wanted_R, processes.cp_group)
     return gathered[:, batch.order_N]
 
 
 class _Gathered(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, mine: Tensor, num_wanted_R: tuple[int, ...], group: ProcessGroup
+        ctx: Any, own: Tensor, num_wanted_R: tuple[int, ...], group: ProcessGroup
     ) -> Tensor:
         ctx.start = sum(num_wanted_R[: group.rank()])
-        ctx.length = mine.shape[1]
-        padded = mine.new_zeros(len(mine), max(num_wanted_R))
-        padded[:, : mine.shape[1]] = mine
+        ctx.length = own.shape[1]
+        padded = own.new_zeros(len(own), max(num_wanted_R))
+        padded[:, : own.shape[1]] = own
         parts = [torch.empty_like(padded) for _ in num_wanted_R]
         dist.all_gather(parts, padded, group=group)
         return torch.cat(

@@ -50,14 +50,14 @@ def to_hugging_face(source: Path, like: Path, destination: Path) -> None:
     with _new(destination) as folder:
         model, weights = _empty(like)
         try:
-            found: Any = dist_checkpointing.load(_state(model), str(source))
+            state: Any = dist_checkpointing.load(_state(model), str(source))
         except (CheckpointingException, CheckpointException, RuntimeError, KeyError) as error:
             raise ModelError(
                 f"checkpoint {source} does not hold the model of {like / 'config.json'}: "
                 f"{str(error).strip().splitlines()[-1].rpartition('Exception: ')[2]}",
                 remedy="give the Hugging Face folder of the same architecture with --like",
             ) from None
-        model.load_state_dict(found["model"], strict=False)
+        model.load_state_dict(state["model"], strict=False)
         folder.rmdir()  # an export makes its own
         weights.export_hf(folder)
 

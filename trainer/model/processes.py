@@ -107,15 +107,15 @@ class Processes:
 
     def gather_over_batch(self, parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
         """The values of all ranks that count, in the order of ranks: [N]."""
-        mine = np.concatenate([np.zeros(0, np.float32), *parts])
-        return np.concatenate(self.gather_objects_over_batch(mine if self.counts else mine[:0]))
+        values = np.concatenate([np.zeros(0, np.float32), *parts])
+        return np.concatenate(self.gather_objects_over_batch(values if self.counts else values[:0]))
 
-    def gather_objects_over_batch(self, mine: T) -> list[T]:
+    def gather_objects_over_batch(self, own: T) -> list[T]:
         """One small picklable object of each rank of the group, in the order of ranks."""
-        found: list[T | None] = [mine] * self.batch_group.size()
+        objects: list[T | None] = [own] * self.batch_group.size()
         if self.batch_group.size() > 1:
-            dist.all_gather_object(found, mine, group=self.batch_group)
-        return cast("list[T]", found)
+            dist.all_gather_object(objects, own, group=self.batch_group)
+        return cast("list[T]", objects)
 
 
 def join(
@@ -164,9 +164,9 @@ def join(
     )
 
 
-def _group(found: object) -> ProcessGroup:
-    assert isinstance(found, ProcessGroup)
-    return found
+def _group(group: object) -> ProcessGroup:
+    assert isinstance(group, ProcessGroup)
+    return group
 
 
 def _batch_group(rank: int, parallel: ParallelConfig) -> ProcessGroup:

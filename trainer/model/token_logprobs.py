@@ -94,14 +94,14 @@ class _TokenLogprobs(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, output: OutputLayer
     ) -> tuple[Tensor, Tensor]:
         first = output.start * len(weight)
-        kept = weight[: max(0, output.vocab_size - first)]
-        step = _chunk_rows(len(kept))
-        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        vocab_weight = weight[: max(0, output.vocab_size - first)]
+        step = _chunk_rows(len(vocab_weight))
+        chunks: list[tuple[Tensor, Tensor, Tensor]] = []
         kept_logits: list[Tensor] = []
         num_bytes = 0
         for rows, ids in zip(hidden.split(step), targets.split(step), strict=True):
-            logits = _logits(rows, kept, output)
-            found.append(
+            logits = _logits(rows, vocab_weight, output)
+            chunks.append(
                 logprob_entropy(
                     logits, ids, output.tp_group, first=first, as_served=output.as_served
                 )
@@ -109,7 +109,7 @@ class _TokenLogprobs(torch.autograd.Function):
             num_bytes += logits.nbytes
             if any(ctx.needs_input_grad) and num_bytes <= KEPT_BYTES:
                 kept_logits.append(logits)
-        parts = list(zip(*found, strict=True)) or [[], [], []]
+        parts = list(zip(*chunks, strict=True)) or [[], [], []]
         logprobs, entropy, log_total = (
             torch.cat(list(part)) if part else hidden.new_zeros(0, dtype=torch.float32)
             for part in parts
@@ -124,19 +124,19 @@ class _TokenLogprobs(torch.autograd.Function):
         ctx: Any, grad_logprobs: Tensor | None, grad_entropy: Tensor | None
     ) -> tuple[Tensor, Tensor, None, None]:
         hidden, weight, targets, entropy, log_total, *kept_logits = ctx.saved_tensors
-        kept = weight[: max(0, ctx.output.vocab_size - ctx.first)]
+        vocab_weight = weight[: max(0, ctx.output.vocab_size - ctx.first)]
         grad_hidden = torch.zeros_like(hidden)
         # The parts of all chunks are added in float32, whatever the weight's dtype.
         grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
         if grad_entropy is not None and not grad_entropy.any():
             grad_entropy = None  # of a loss that does not use it: both travel in one tensor
-        step = _chunk_rows(len(kept))
+        step = _chunk_rows(len(vocab_weight))
         for number, start in enumerate(range(0, len(hidden), step)):
             rows = slice(start, min(start + step, len(hidden)))
             if number < len(kept_logits):
                 logits = kept_logits[number]
             else:
-                logits = _logits(hidden[rows], kept, ctx.output)
+                logits = _logits(hidden[rows], vocab_weight, ctx.output)
             logprobs = logits - log_total[rows, None]
             del logits
             probs = logprobs.exp()
@@ -144,9 +144,9 @@ class _TokenLogprobs(torch.autograd.Function):
             if grad_logprobs is not None:
                 grad = probs * -grad_logprobs[rows, None]
                 local = targets[rows] - ctx.first
-                here = (local >= 0) & (local < len(kept))
+                here = (local >= 0) & (local < len(vocab_weight))
                 index = torch.where(here, local, 0)[:, None]
-                if len(kept):
+                if len(vocab_weight):
                     grad.scatter_add_(1, index, (grad_logprobs[rows] * here)[:, None])
             if grad_entropy is not None:
                 # dH/dz = -p (log p + H)
@@ -155,11 +155,11 @@ class _TokenLogprobs(torch.autograd.Function):
             if ctx.output.temperature != 1.0:
                 grad /= ctx.output.temperature
             grad = grad.to(weight.dtype)
-            torch.mm(grad, kept, out=grad_hidden[rows])
+            torch.mm(grad, vocab_weight, out=grad_hidden[rows])
             if weight.dtype is torch.float32:
-                grad_weight[: len(kept)].addmm_(grad.t(), hidden[rows])
+                grad_weight[: len(vocab_weight)].addmm_(grad.t(), hidden[rows])
             else:
-                grad_weight[: len(kept)] += grad.t() @ hidden[rows]
+                grad_weight[: len(vocab_weight)] += grad.t() @ hidden[rows]
         return grad_hidden, grad_weight.to(weight.dtype), None, None
 
 

@@ -74,14 +74,14 @@ class Weights:
 
     def take(self, state: dict[str, Tensor]) -> None:
         """Raises ModelError when `state` is not this shard's."""
-        mine = self.named()
-        missing, unexpected = sorted(mine.keys() - state.keys()), sorted(state.keys() - mine.keys())
+        own = self.named()
+        missing, unexpected = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
         if missing or unexpected:
             raise ModelError(
                 f"model {self._model_dir}: weights {missing[:3]} missing, {unexpected[:3]} "
                 "unexpected"
             )
-        for name, weight in mine.items():
+        for name, weight in own.items():
             self._put(weight, state[name], name)
 
     def load_hf(self, model_dir: Path) -> None:
@@ -91,7 +91,7 @@ class Weights:
         placed: set[str] = set()
         for local, weight in stored_weights(self._model).items():
             name = self._global(local)
-            parts = {each: reader.read(each) for each in hf_names(name, self._hf)}
+            parts = {hf_name: reader.read(hf_name) for hf_name in hf_names(name, self._hf)}
             self._put(weight, self._shard(name, parts), name)
             placed.update(parts)
         for adapter in adapters(self._model).values():
@@ -106,7 +106,7 @@ class Weights:
         try:
             return from_hf(name, parts, self._hf, tp_rank=tp_rank, tp_size=tp_size)
         except (RuntimeError, IndexError):
-            shapes = {each: list(part.shape) for each, part in parts.items()}
+            shapes = {hf_name: list(part.shape) for hf_name, part in parts.items()}
             raise ModelError(
                 f"model {self._model_dir}: weights of the shapes {shapes} do not make {name}, as "
                 "expected from its config.json",
@@ -137,9 +137,9 @@ class Weights:
             name = self._global(local)
             merged_weight = merged(self._model, local, weight)
             shards = self._gathered(name, merged_weight)
-            found = {} if shards is None else to_hf(name, shards, self._hf)
+            hf_weights = {} if shards is None else to_hf(name, shards, self._hf)
             num_bytes = merged_weight.numel() * self._dtype.itemsize * self._processes.tp_size
-            yield num_bytes, {each: part.to(self._dtype) for each, part in found.items()}
+            yield num_bytes, {hf_name: part.to(self._dtype) for hf_name, part in hf_weights.items()}
 
     @property
     def writes(self) -> bool:
@@ -149,13 +149,13 @@ class Weights:
         return first or (has_experts and self._processes.is_first_copy_of_experts)
 
     def _export_adapters(self, directory: Path, lora: LoraConfig) -> None:
-        mine: StateDict = {}
+        own: StateDict = {}
         if self._processes.is_first_copy:
             for local, adapter in adapters(self._model).items():
-                mine |= in_hf_names(self._global(local), adapter, self._hf)
-        found = {name: part for parts in self._everywhere(mine) for name, part in parts.items()}
+                own |= in_hf_names(self._global(local), adapter, self._hf)
+        everyones = {name: part for parts in self._everywhere(own) for name, part in parts.items()}
         if dist.get_rank() == 0:
-            write(directory, found, lora, self._model_dir)
+            write(directory, everyones, lora, self._model_dir)
 
     def _gathered(self, name: str, weight: Tensor) -> list[Tensor] | None:
         """All tensor-parallel ranks' parts of a weight, on the rank that writes it."""
@@ -171,11 +171,11 @@ class Weights:
         dist.gather(weight.contiguous(), parts, group=group, group_dst=0)
         return parts
 
-    def _everywhere(self, mine: T) -> list[T]:
-        found: list[T | None] = [mine] * dist.get_world_size()
+    def _everywhere(self, own: T) -> list[T]:
+        objects: list[T | None] = [own] * dist.get_world_size()
         if dist.get_world_size() > 1:
-            dist.all_gather_object(found, mine)
-        return cast("list[T]", found)
+            dist.all_gather_object(objects, own)
+        return cast("list[T]", objects)
 
     def _global(self, name: str) -> str:
         return global_name(name, self._first_layer, self._first_expert)

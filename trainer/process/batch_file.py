@@ -57,8 +57,8 @@ class BatchFile:
         while they are used. Raises BatchFileDamaged."""
         try:
             with self.path.open("rb") as file:
-                if (found := file.seek(0, 2)) != self.num_bytes:
-                    raise self._damaged(f"has {found} bytes, expected {self.num_bytes}")
+                if (size := file.seek(0, 2)) != self.num_bytes:
+                    raise self._damaged(f"has {size} bytes, expected {self.num_bytes}")
                 content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
             raise self._damaged(f"cannot be read: {error}") from error
@@ -105,13 +105,13 @@ def _write(path: Path, samples: Sequence[Sample]) -> BatchFile:
             "lengths": [len(sample.token_ids) for sample in samples],
         }
     ).encode()
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     num_bytes = 0
     with path.open("wb", buffering=_BUFFER_BYTES) as file:
 
         def put(content: bytes | memoryview) -> None:
             nonlocal num_bytes
-            found.update(content)
+            sha256.update(content)
             num_bytes += file.write(content)
 
         put(len(header).to_bytes(_LENGTH_BYTES, "little"))
@@ -122,7 +122,7 @@ def _write(path: Path, samples: Sequence[Sample]) -> BatchFile:
                 values: NDArray = getattr(sample, name)
                 assert values.dtype == dtype, f"{name} of {sample.rollout}: {values.dtype}"
                 put(np.ascontiguousarray(values).data)
-    return BatchFile(path, num_bytes, found.hexdigest())
+    return BatchFile(path, num_bytes, sha256.hexdigest())
 
 
 def _samples(content: mmap.mmap) -> list[Sample]:

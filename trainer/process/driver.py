@@ -156,8 +156,8 @@ class TrainerDriver:
         """Served against recomputed log-probs over the tokens of `version`; `export`: where its
         weights lie, if the ranks hold others."""
         parts = [
-            (found - sample.logprobs)[sample.versions == version]
-            for found, sample in zip(self.logprobs(samples, export), samples, strict=True)
+            (recomputed - sample.logprobs)[sample.versions == version]
+            for recomputed, sample in zip(self.logprobs(samples, export), samples, strict=True)
         ]
         return measure(np.concatenate([np.zeros(0, np.float32), *parts]))
 
@@ -175,8 +175,8 @@ class TrainerDriver:
         """
         directory = directory.absolute()
         sharding = Sharding.NONE if weights_only else self._sharding
-        if directory.exists() and (found := self._adopt(directory, identity, epoch, sharding)):
-            return found
+        if directory.exists() and (whole := self._adopt(directory, identity, epoch, sharding)):
+            return whole
         temporary = checkpoint.begin(directory, epoch)
         manifest = Manifest(
             identity=identity,
@@ -191,8 +191,8 @@ class TrainerDriver:
             has_critic = self._has_critic and not weights_only
             return checkpoint.commit(temporary, directory, manifest, has_critic=has_critic)
         except FileExistsError:
-            if found := self._adopt(directory, identity, epoch, sharding):
-                return found
+            if whole := self._adopt(directory, identity, epoch, sharding):
+                return whole
             raise
         except BaseException as error:
             if not temporary.exists() and not isinstance(error, MainspringError):
@@ -242,9 +242,9 @@ class TrainerDriver:
         directory = directory.absolute()
         manifest = checkpoint.read(directory, origin)
         if manifest.identity.version != version:
-            found = manifest.identity.version
+            held = manifest.identity.version
             raise checkpoint.unusable(
-                origin, directory, f"holds policy version {found}, expected {version}"
+                origin, directory, f"holds policy version {held}, expected {version}"
             )
         if manifest.sharding is Sharding.NONE:
             raise checkpoint.unusable(
@@ -267,9 +267,9 @@ class TrainerDriver:
                 remedy=f"start from its {checkpoint.HF_DIRECTORY}/ directory instead",
             )
         if manifest.has_critic is not self._has_critic:
-            found = "holds a critic" if manifest.has_critic else "lacks a critic"
+            held = "holds a critic" if manifest.has_critic else "lacks a critic"
             expected = "trains one" if self._has_critic else "has none"
-            raise checkpoint.unusable(origin, directory, f"{found}, and the campaign {expected}")
+            raise checkpoint.unusable(origin, directory, f"{held}, and the campaign {expected}")
         checkpoint.verify(directory, manifest)
         self._all(RankCalls.load_checkpoint, directory)
         return manifest
@@ -368,16 +368,16 @@ class TrainerDriver:
         """Why a call failed, in one line; stops ranks that cannot be used any more. An error of the
         domain is raised by all ranks alike and leaves them usable."""
         ends = rank_ends.look(calls, DEATH_NEWS_TIMEOUT_S)
-        if (known := ends.domain_error()) is not None:
-            return known
+        if (domain_error := ends.domain_error()) is not None:
+            return domain_error
         try:
             self.check()
-        except TrainerLost as gone:  # the cause, of which the ranks' end is the effect
-            found = gone
+        except TrainerLost as lost:  # the cause, of which the ranks' end is the effect
+            failure = lost
         else:
-            found = ends.told(self._logs, self._memory_kills)
+            failure = ends.told(self._logs, self._memory_kills)
         self._stop_actors()
-        return found
+        return failure
 
     def _stop_actors(self) -> None:
         self.background.forget()

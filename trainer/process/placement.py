@@ -22,10 +22,10 @@ class Placement:
         """Reserve the ranks' places, and wait for hosts that join. Raises DeviceMissing after
         `placement_timeout_s`."""
         self._tensor_parallel = parallel.tensor_parallel
-        each = {"CPU": float(parallel.threads_per_rank)}
+        resources = {"CPU": float(parallel.threads_per_rank)}
         if parallel.device is Device.CUDA:
-            each |= {"GPU": 1.0}
-        bundle = {name: count * parallel.tensor_parallel for name, count in each.items()}
+            resources |= {"GPU": 1.0}
+        bundle = {name: count * parallel.tensor_parallel for name, count in resources.items()}
         num_bundles = parallel.world_size // parallel.tensor_parallel
         self._group: PlacementGroup = placement_group([bundle] * num_bundles, strategy="PACK")
         try:
@@ -53,19 +53,19 @@ def _missing(
     bundle: dict[str, float],
     num_bundles: int,
 ) -> DeviceMissing:
-    def told(has: dict[str, float]) -> str:
+    def counted(has: dict[str, float]) -> str:
         counts = {name: int(has.get(name, 0)) for name in sorted(bundle)}
         parts = [f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items()]
         return " and ".join(parts)
 
     hosts = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    found = ", ".join(told(host) for host in hosts)
-    needs = f"its ranks need {told(bundle)} on one host"
+    have = ", ".join(counted(host) for host in hosts)
+    needs = f"its ranks need {counted(bundle)} on one host"
     if num_bundles > 1:
-        needs = f"its {num_bundles} groups of ranks need {told(bundle)} each, on one host each"
+        needs = f"its {num_bundles} groups of ranks need {counted(bundle)} each, on one host each"
     return DeviceMissing(
         f"campaign {campaign}: {needs}; the Ray cluster "
-        f"at {address} has {len(hosts)} host{'s' if len(hosts) > 1 else ''} with {found}, and they "
+        f"at {address} has {len(hosts)} host{'s' if len(hosts) > 1 else ''} with {have}, and they "
         f"were not free within {parallel.placement_timeout_s:.0f} s (trainer.placement_timeout_s)",
         remedy="add hosts to the cluster, wait until another campaign ends, or start a campaign "
         "with smaller parallel sizes",

@@ -253,13 +253,13 @@ class TrainerRank:
             with_advantages, step=step, current_version=current_version, compares_only=is_warm_up
         )
         figures = critic.train(judged, step)
-        of_critic = [each.sample for each in judged]
+        of_critic = [valued.sample for valued in judged]
         trained = [] if is_warm_up else of_critic
         both = self._cost.flops(trained), self._cost.critic_flops(of_critic)
         metrics = replace(
             metrics, values=metrics.values | figures, seconds=time.monotonic() - started
         )
-        return metrics, trained, None if None in both else sum(each or 0.0 for each in both)
+        return metrics, trained, None if None in both else sum(flops or 0.0 for flops in both)
 
     def logprobs(
         self, samples: Sequence[Sample], export: Path | None = None

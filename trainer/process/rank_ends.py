@@ -57,14 +57,16 @@ class RankEnds:
     def domain_error(self) -> MainspringError | None:
         if self.died:
             return None
-        known = [each for each in self.raised.values() if isinstance(each, MainspringError)]
-        return known[0] if known else None
+        domain_errors = [
+            error for error in self.raised.values() if isinstance(error, MainspringError)
+        ]
+        return domain_errors[0] if domain_errors else None
 
     def told(self, logs: Path | None, memory_kills_before: int | None) -> TrainerLost:
         """`logs`: the ranks' folder; `memory_kills_before`: when they were started."""
         if self.died:
             return self._of_death(logs, memory_kills_before)
-        rank, error = min(self.raised.items(), key=lambda each: _rank_of_cause(each[1]))
+        rank, error = min(self.raised.items(), key=lambda item: _rank_of_cause(item[1]))
         what = f"rank {rank} of the trainer failed: {cause_of(error)}"
         place = f"its log has the whole error: {rank_log(logs, rank)}" if logs else ""
         if is_out_of_memory(error):

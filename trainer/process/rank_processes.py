@@ -144,7 +144,7 @@ class RankPulse:
     def __init__(self, actors: Sequence[Any]) -> None:
         now = time.monotonic()
         self._actors = actors
-        self._asked = [actor.pulse.remote() for actor in actors]
+        self._pulses = [actor.pulse.remote() for actor in actors]
         self._heard_at = [now for _ in actors]
 
     def silent(self) -> list[int]:
@@ -152,7 +152,7 @@ class RankPulse:
         the driver waits for tells its death."""
         now = time.monotonic()
         for rank, actor in enumerate(self._actors):
-            if ray.wait([self._asked[rank]], timeout=0)[0]:
+            if ray.wait([self._pulses[rank]], timeout=0)[0]:
                 self._heard_at[rank] = now
-                self._asked[rank] = actor.pulse.remote()
-        return [rank for rank, heard in enumerate(self._heard_at) if now - heard > SILENCE_S]
+                self._pulses[rank] = actor.pulse.remote()
+        return [rank for rank, heard_at in enumerate(self._heard_at) if now - heard_at > SILENCE_S]

@@ -193,23 +193,23 @@ def _has_ended(pid: int) -> bool:
 
 def _children_naming(temp_dir: Path) -> list[psutil.Process]:
     """The local cluster's processes: children that name its directory, and theirs."""
-    found: list[psutil.Process] = []
+    processes: list[psutil.Process] = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):  # ended meanwhile, or a zombie
             if any(str(temp_dir) in argument for argument in child.cmdline()):
-                found += [child, *child.children(recursive=True)]
-    return found
+                processes += [child, *child.children(recursive=True)]
+    return processes
 
 
 def _naming(temp_dir: Path) -> list[psutil.Process]:
     """Processes anywhere that name the directory: those of a dead raylet have another parent."""
-    found: list[psutil.Process] = []
+    processes: list[psutil.Process] = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             arguments = process.cmdline()
-            if any(f"{temp_dir}/" in f"{each}/" for each in arguments if "ray" in each):
-                found.append(process)
-    return found
+            if any(f"{temp_dir}/" in f"{argument}/" for argument in arguments if "ray" in argument):
+                processes.append(process)
+    return processes
 
 
 def clear_leftovers() -> None:
@@ -240,6 +240,6 @@ def _last_words(temp_dir: Path, pid: int) -> str:
     """The last line of Ray's log of this driver, when that is a warning or an error."""
     for log_file in temp_dir.glob(f"session_latest/logs/python-core-driver-*_{pid}.log"):
         lines = log_file.read_text(errors="replace").splitlines()
-        if lines and (found := _WARNING.match(lines[-1])):
-            return found[1]
+        if lines and (match := _WARNING.match(lines[-1])):
+            return match[1]
     return ""

@@ -74,19 +74,19 @@ class WeightSender:
 
     def gather(self, max_bytes: int) -> Bucket | None:
         """Collect the next bucket to send; None when this rank has sent all."""
-        found: StateDict = {}
+        weights_sent: StateDict = {}
         num_bytes = 0
         for size, weights in self._left:
-            found |= weights
+            weights_sent |= weights
             num_bytes += size
             if num_bytes >= max_bytes:
                 break
-        self._bucket = [tensor.detach().contiguous() for tensor in found.values()]
-        if not found:
+        self._bucket = [tensor.detach().contiguous() for tensor in weights_sent.values()]
+        if not weights_sent:
             return None
         return Bucket(
             self._name,
-            tuple(found),
+            tuple(weights_sent),
             tuple(str(tensor.dtype).removeprefix("torch.") for tensor in self._bucket),
             tuple(tuple(tensor.shape) for tensor in self._bucket),
         )

@@ -67,16 +67,16 @@ class Critic:
         self._optimizer = self._fresh_optimizer()
 
     def _fresh_optimizer(self) -> StepOptimizer:
-        given = {"lr": self._config.lr, "max_grad_norm": self._config.max_grad_norm}
-        return self.engine.optimizer(OptimizerConfig.model_validate(given, context=STORED))
+        fields = {"lr": self._config.lr, "max_grad_norm": self._config.max_grad_norm}
+        return self.engine.optimizer(OptimizerConfig.model_validate(fields, context=STORED))
 
     def begin_as(self, policy: Weights) -> None:
         """Take the layers that the policy has now; head and optimizer start anew."""
-        mine = self.engine.weights.named()
+        own = self.engine.weights.named()
         # Not the policy's output layer: a last stage has its name for a copy of the embedding.
-        theirs = policy.stored() | {n: w for n, w in mine.items() if n == "output_layer.weight"}
+        initial = policy.stored() | {n: w for n, w in own.items() if n == "output_layer.weight"}
         self.engine.weights.take(
-            {name: theirs.get(name, torch.zeros_like(weight)) for name, weight in mine.items()}
+            {name: initial.get(name, torch.zeros_like(weight)) for name, weight in own.items()}
         )
         self._optimizer = self._fresh_optimizer()
 
@@ -89,22 +89,22 @@ class Critic:
         """All samples in their order, those with a reward with their advantages; and these."""
         places = [n for n, sample in enumerate(samples) if sample.is_for_critic]
         judged = self._judged([samples[n] for n in places])
-        found = [*samples]
-        for n, each in zip(places, judged, strict=True):
-            found[n] = each.sample
-        return found, judged
+        in_order = [*samples]
+        for n, valued in zip(places, judged, strict=True):
+            in_order[n] = valued.sample
+        return in_order, judged
 
     def _judged(self, samples: Sequence[Sample]) -> list[ValuedSample]:
         masks = [sample.action_mask for sample in samples]
         values_N = self._values(samples)
-        found = gae_of_branches(
+        estimates_N = gae_of_branches(
             [values[mask] for values, mask in zip(values_N, masks, strict=True)],
             [sample.rollout for sample in samples],
             [sample.reward or 0.0 for sample in samples],
             gamma=self._config.gamma,
             gae_lambda=self._config.gae_lambda,
         )
-        advantages_N = [advantages for advantages, _ in found]
+        advantages_N = [advantages for advantages, _ in estimates_N]
         if self._config.whiten:
             advantages_N = whitened(advantages_N)
         return [
@@ -114,23 +114,23 @@ class Critic:
                 returns=_placed(returns, mask),
             )
             for sample, mask, values, advantages, (_, returns) in zip(
-                samples, masks, values_N, advantages_N, found, strict=True
+                samples, masks, values_N, advantages_N, estimates_N, strict=True
             )
         ]
 
     def _values(self, samples: Sequence[Sample]) -> list[NDArray[np.float32]]:
         """[T] of each sample, 0 where no action is; on all ranks."""
-        mine = self.engine.values(_sequences(samples))
-        found: dict[int, NDArray[np.float32]] = {}
-        for share in self._processes.gather_objects_over_batch(mine):
-            found |= share
-        return [found[n] for n in range(len(samples))]
+        own = self.engine.values(_sequences(samples))
+        by_place: dict[int, NDArray[np.float32]] = {}
+        for share in self._processes.gather_objects_over_batch(own):
+            by_place |= share
+        return [by_place[n] for n in range(len(samples))]
 
     def train(self, judged: Sequence[ValuedSample], step: int) -> dict[str, float | None]:
         """As many updates as the policy's, on the same parts of the batch; the figures of
         CRITIC_NAMES. `step` counts from 0. Raises NonFiniteStep."""
-        values = _flat([each.values for each in judged], judged)
-        returns = _flat([each.returns for each in judged], judged)
+        values = _flat([valued.values for valued in judged], judged)
+        returns = _flat([valued.returns for valued in judged], judged)
         figures: dict[str, float | None] = {
             "value_mean": float(values.mean()) if len(values) else None,
             "value_explained_variance": explained_variance(values, returns.astype(np.float64)),
@@ -138,12 +138,14 @@ class Critic:
             "value_clip_fraction": None,
             "critic_grad_norm": None,
         }
-        rollouts = [each.sample.rollout for each in judged]
+        rollouts = [valued.sample.rollout for valued in judged]
         parts = parts_of(judged, self._trainer.mini_batches, rollouts)
         for number in range(self._trainer.updates_per_step if parts else 0):
             passed = [self._pass(part, f"the critic of step {step + 1}") for part in parts]
             norms = [norm for *_, norm in passed]
-            loss, num_cut = (sum(each[n] for each in passed) / len(values) for n in range(2))
+            loss, num_cut = (
+                sum(figures_of[n] for figures_of in passed) / len(values) for n in range(2)
+            )
             figures["value_clip_fraction"] = num_cut
             if number == 0:
                 figures |= {"value_loss": loss, "critic_grad_norm": sum(norms) / len(norms)}
@@ -152,24 +154,24 @@ class Critic:
     def _pass(self, part: Sequence[ValuedSample], what: str) -> tuple[float, float, float]:
         """One update: its loss and its clipped tokens, summed over the tokens of all ranks, and the
         norm of its gradient. `what`: for messages."""
-        num_tokens = sum(each.sample.num_action_tokens for each in part)
+        num_tokens = sum(valued.sample.num_action_tokens for valued in part)
         device = self._processes.device
         sums = torch.zeros(2, dtype=torch.float64, device=device)
 
         def loss_of(share: list[int], values: Tensor) -> Tensor:
-            theirs = [part[n] for n in share]
-            masks = [each.sample.action_mask for each in theirs]
+            shared = [part[n] for n in share]
+            masks = [valued.sample.action_mask for valued in shared]
             losses, is_cut = value_loss(
                 values,
-                packed([each.values for each in theirs], masks, device),
-                packed([each.returns for each in theirs], masks, device),
+                packed([valued.values for valued in shared], masks, device),
+                packed([valued.returns for valued in shared], masks, device),
                 self._config.value_clip,
             )
             with torch.no_grad():
                 sums.add_(torch.stack([losses.double().sum(), is_cut.double().sum()]))
             return losses.sum() / num_tokens
 
-        self.engine.forward_backward(_sequences([each.sample for each in part]), loss_of)
+        self.engine.forward_backward(_sequences([valued.sample for valued in part]), loss_of)
         loss, num_cut = map(float, self._processes.sum_over_batch(sums))
         return loss, num_cut, update(self._optimizer, 1.0, self._campaign, what)
 
@@ -204,14 +206,14 @@ def value_engine_of(parallel: ParallelConfig) -> ValueEngineClass:
 
 
 def _sequences(samples: Sequence[Sample]) -> list[MaskedSequence]:
-    return [MaskedSequence(each.token_ids, each.action_mask) for each in samples]
+    return [MaskedSequence(sample.token_ids, sample.action_mask) for sample in samples]
 
 
 def _placed(values: NDArray[np.float64], mask: NDArray[np.bool_]) -> NDArray[np.float32]:
     """[T] with the values where the mask is set, elsewhere 0."""
-    found = np.zeros(len(mask), np.float32)
-    found[mask] = values
-    return found
+    placed = np.zeros(len(mask), np.float32)
+    placed[mask] = values
+    return placed
 
 
 def _flat(
@@ -219,7 +221,7 @@ def _flat(
 ) -> NDArray[np.float32]:
     """The values of all action tokens, branch after branch."""
     picked = [
-        values[each.sample.action_mask] for values, each in zip(values_N, judged, strict=True)
+        values[valued.sample.action_mask] for values, valued in zip(values_N, judged, strict=True)
     ]
     return np.concatenate([np.zeros(0, np.float32), *picked])
 
@@ -234,5 +236,5 @@ def value_loss(
     if it had moved by `clip`, if that is worse, and then has no gradient."""
     free = (values_T - returns_T).square()
     bounded = before_T + (values_T - before_T).clamp(-clip, clip)
-    held = (bounded - returns_T).square()
-    return 0.5 * torch.maximum(free, held), held > free
+    clipped = (bounded - returns_T).square()
+    return 0.5 * torch.maximum(free, clipped), clipped > free

@@ -82,26 +82,26 @@ def combined(figures: Sequence[PassFigures]) -> PassFigures:
     """Figures of a pass: the mean of its mini-batches' losses, and means over all tokens."""
     if len(figures) == 1:
         return figures[0]
-    num_tokens = sum(each.num_tokens for each in figures)
+    num_tokens = sum(figure.num_tokens for figure in figures)
 
     def mean(values: Iterable[float | None]) -> float | None:
         pairs = zip(values, figures, strict=True)
-        found = [value * each.num_tokens for value, each in pairs if value is not None]
-        return sum(found) / num_tokens if found else None
+        terms = [value * figure.num_tokens for value, figure in pairs if value is not None]
+        return sum(terms) / num_tokens if terms else None
 
     def mean_of_parts(values: Iterable[float | None]) -> float | None:
-        found = [value for value in values if value is not None]
-        return sum(found) / len(found) if found else None
+        present = [value for value in values if value is not None]
+        return sum(present) / len(present) if present else None
 
     names = figures[0].values if figures else {}
-    parts = [each.parts for each in figures]
+    parts = [figure.parts for figure in figures]
     return PassFigures(
-        loss=mean_of_parts(each.loss for each in figures),
-        entropy=mean(each.entropy for each in figures),
-        ratio_mean=mean(each.ratio_mean for each in figures),
-        kl_k1=mean(each.kl_k1 for each in figures),
-        kl=mean(each.kl for each in figures),
-        values={name: mean(each.values[name] for each in figures) for name in names},
+        loss=mean_of_parts(figure.loss for figure in figures),
+        entropy=mean(figure.entropy for figure in figures),
+        ratio_mean=mean(figure.ratio_mean for figure in figures),
+        kl_k1=mean(figure.kl_k1 for figure in figures),
+        kl=mean(figure.kl for figure in figures),
+        values={name: mean(figure.values[name] for figure in figures) for name in names},
         num_tokens=num_tokens,
         parts=LossParts(
             policy=mean_of_parts(part.policy for part in parts),
@@ -153,8 +153,8 @@ class LossPass:
 
         served = pack(row.logprobs for row in rows)
         proximal, reference = (
-            None if found is None else pack(found[n] for n in share)
-            for found in (self._batch.proximal, self._batch.reference)
+            None if logprobs_of is None else pack(logprobs_of[n] for n in share)
+            for logprobs_of in (self._batch.proximal, self._batch.reference)
         )
         lengths = [self._lengths_N[n] for n in share]
         repeats = torch.tensor(lengths, device=served.device)
@@ -261,44 +261,45 @@ class LossPass:
         parts: list[Corrected] = []
         for part in log_ratio.split(list(tokens.num_tokens_N)):
             try:
-                found: Any = self._correction(part, config)
+                answer: Any = self._correction(part, config)
             except Exception as error:
                 raise_broken(what, error)
-            if not isinstance(found, Corrected):
+            if not isinstance(answer, Corrected):
                 raise algorithm_broken(
-                    what, f"returned a {type(found).__name__}, expected a Corrected"
+                    what, f"returned a {type(answer).__name__}, expected a Corrected"
                 )
-            if {found.factors.shape, found.is_cut.shape} != {part.shape}:
+            if {answer.factors.shape, answer.is_cut.shape} != {part.shape}:
                 raise algorithm_broken(
                     what,
-                    f"returned factors of shape {list(found.factors.shape)} for {len(part)} tokens",
+                    f"returned factors of shape {list(answer.factors.shape)} for {len(part)} "
+                    "tokens",
                 )
-            parts.append(found)
+            parts.append(answer)
         return Corrected(
-            factors=torch.cat([each.factors for each in parts]),
-            is_cut=torch.cat([each.is_cut for each in parts]),
+            factors=torch.cat([correction.factors for correction in parts]),
+            is_cut=torch.cat([correction.is_cut for correction in parts]),
         )
 
     def _checked(self, tokens: ActionTokens) -> LossOutput:
         what = self._what
         try:
-            found: Any = self._loss(tokens, self._trainer)
+            output: Any = self._loss(tokens, self._trainer)
         except Exception as error:
             raise_broken(what, error)
-        if not isinstance(found, LossOutput) or not isinstance(found.loss, Tensor):
-            raise algorithm_broken(what, f"returned {found!r:.80}, expected a LossOutput")
-        if found.loss.ndim or not found.loss.requires_grad:
+        if not isinstance(output, LossOutput) or not isinstance(output.loss, Tensor):
+            raise algorithm_broken(what, f"returned {output!r:.80}, expected a LossOutput")
+        if output.loss.ndim or not output.loss.requires_grad:
             raise algorithm_broken(
                 what,
-                f"returned a loss of shape {list(found.loss.shape)}, expected a scalar with "
+                f"returned a loss of shape {list(output.loss.shape)}, expected a scalar with "
                 "gradient",
             )
         before = self._named.keys() - PASS_NAMES
-        if self._named and before != found.sums.keys():
+        if self._named and before != output.sums.keys():
             raise algorithm_broken(
-                what, f"named the sums {sorted(found.sums)} after {sorted(before)}"
+                what, f"named the sums {sorted(output.sums)} after {sorted(before)}"
             )
-        for name, value in found.sums.items():
+        for name, value in output.sums.items():
             if not name.isidentifier() or name in TAKEN_NAMES | PASS_NAMES:
                 raise algorithm_broken(
                     what, f"names a sum {name!r}, which is another figure's name or no name"
@@ -308,4 +309,4 @@ class LossPass:
                     what,
                     f"gave the sum {name!r} the shape {list(value.shape)}, expected one number",
                 )
-        return found
+        return output

@@ -74,31 +74,32 @@ class PolicyStep:
         others = [s for s, keep in zip(samples, is_kept, strict=True) if not keep]
         flat = [s for s in others if (s.versions == current_version).any()]
         differences = _differences(flat, self._recomputed(flat), current_version)
-        parts = parts_of(kept, config.mini_batches, [each.rollout for each in kept])
+        parts = parts_of(kept, config.mini_batches, [sample.rollout for sample in kept])
         proximal: list[Recomputed | None] = [None] * len(parts)
         gap: LogprobGap | None = None
         # The first pass over a single part recomputes its log-probs before anything moves.
         if config.proximal is Proximal.RECOMPUTED or len(parts) != 1:
             recomputed = [self._recomputed(part) for part in parts]
-            for part, found in zip(parts, recomputed, strict=True):
-                differences += _differences(part, found, current_version)
+            for part, logprobs_of in zip(parts, recomputed, strict=True):
+                differences += _differences(part, logprobs_of, current_version)
             gap = self._gap(differences, step, current_version)
             if config.proximal is Proximal.RECOMPUTED:
                 proximal = [*recomputed]
         batches = [
-            MiniBatch(*each) for each in zip(parts, proximal, self._referenced(parts), strict=True)
+            MiniBatch(*triple)
+            for triple in zip(parts, proximal, self._referenced(parts), strict=True)
         ]
         passes: list[PassFigures] = []
         norms: list[float] = []
         for _ in range(config.updates_per_step):
             figures: list[PassFigures] = []
             for batch in batches:
-                found, seen = self._accumulate(batch, current_version)
+                pass_figures, seen = self._accumulate(batch, current_version)
                 if gap is None:
                     gap = self._gap([*differences, *seen], step, current_version)
                 assert scale is not None, "the critic's warm-up keeps no sample for the policy"
                 norms.append(update(self._optimizer, scale, self._config.name, f"step {step + 1}"))
-                figures.append(found)
+                figures.append(pass_figures)
             passes.append(combined(figures))
         assert gap is not None
         first, last = passes[0], passes[-1]
@@ -178,6 +179,6 @@ def _differences(
 ) -> list[NDArray[np.float32]]:
     """Recomputed - served, of my share's tokens of the current version."""
     return [
-        (found - samples[n].logprobs)[samples[n].versions == current_version]
-        for n, found in recomputed.items()
+        (logprobs - samples[n].logprobs)[samples[n].versions == current_version]
+        for n, logprobs in recomputed.items()
     ]

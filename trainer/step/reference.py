@@ -19,13 +19,13 @@ class Reference:
     def __init__(self, weights: Weights) -> None:
         """A copy of what the shard holds now."""
         self._weights = weights
-        self._kept = _copied(weights)
+        self._reference = _copied(weights)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """The shard holds the reference meanwhile."""
         current = _copied(self._weights)
-        self._weights.take(self._kept)
+        self._weights.take(self._reference)
         try:
             yield
         finally:

@@ -47,8 +47,8 @@ class StepCost:
         """Likewise, of a critic: its layers in all passes, and forward for the values before."""
         if self._shape is None:
             return None
-        each = model_flops(self._shape, [trained_tokens(sample) for sample in samples], 0)
-        return (self._trainer.updates_per_step + 1 / 3) * each
+        pass_flops = model_flops(self._shape, [trained_tokens(sample) for sample in samples], 0)
+        return (self._trainer.updates_per_step + 1 / 3) * pass_flops
 
     def num_trained_tokens(self, samples: Sequence[Sample]) -> int:
         return self._trainer.updates_per_step * sum(map(trained_tokens, samples))
@@ -57,8 +57,8 @@ class StepCost:
         """Peak memory of a GPU since `begin`, of a process on a CPU since it was started."""
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device) / GIB
-        found = _PEAK_RESIDENT.search(Path("/proc/self/status").read_text())
-        return int(found[1]) * 1024 / GIB if found else None
+        match = _PEAK_RESIDENT.search(Path("/proc/self/status").read_text())
+        return int(match[1]) * 1024 / GIB if match else None
 
 
 def trained_tokens(sample: Sample) -> int:

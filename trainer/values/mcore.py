@@ -35,4 +35,6 @@ class McoreValueEngine:
 
     def forward_backward(self, sequences: Sequence[MaskedSequence], loss: ValueLoss) -> None:
         self._module.zero_gradients()
-        self._module.run(sequences, lambda share, found: loss(share, found[0]), forward_only=False)
+        self._module.run(
+            sequences, lambda share, outputs: loss(share, outputs[0]), forward_only=False
+        )

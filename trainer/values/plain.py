@@ -34,16 +34,16 @@ class PlainValueEngine:
 
     @torch.no_grad()
     def values(self, sequences: Sequence[MaskedSequence]) -> dict[int, NDArray[np.float32]]:
-        found: dict[int, NDArray[np.float32]] = {}
+        by_place: dict[int, NDArray[np.float32]] = {}
         for batch in self._micro_batches(sequences):
             rows = unpacked(batch.through(self.model), [sequences[n].mask for n in batch.share])
-            found |= zip(batch.share, rows, strict=True)
-        return found
+            by_place |= zip(batch.share, rows, strict=True)
+        return by_place
 
     def forward_backward(self, sequences: Sequence[MaskedSequence], loss: ValueLoss) -> None:
         for batch in self._micro_batches(sequences):
             loss(batch.share, batch.through(self.model)).backward()
 
     def _micro_batches(self, sequences: Sequence[MaskedSequence]) -> Iterator[MicroBatch]:
-        found = micro_batches(sequences, self._parallel, self._processes)
-        return (batch for batch in found if batch.share)
+        batches = micro_batches(sequences, self._parallel, self._processes)
+        return (batch for batch in batches if batch.share)

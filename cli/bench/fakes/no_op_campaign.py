@@ -57,6 +57,6 @@ async def put_rollouts(
         split=TASK.split,
         index=index,
         task=TASK.id,
-        rollouts=[groups.NewRollout(each, TASK.id, n, 1.0) for n, each in enumerate(ids)],
+        rollouts=[groups.NewRollout(rollout, TASK.id, n, 1.0) for n, rollout in enumerate(ids)],
     )
     return group, ids

@@ -34,7 +34,7 @@ def app(*, incremental: bool, paced: bool) -> Starlette:
         "incremental_streaming_output": incremental,
     }
 
-    async def told(request: Request) -> JSONResponse:
+    async def tell_info(request: Request) -> JSONResponse:
         return JSONResponse(info)
 
     async def generate(request: Request) -> StreamingResponse:
@@ -51,7 +51,7 @@ def app(*, incremental: bool, paced: bool) -> Starlette:
 
         return StreamingResponse(stream(), media_type="text/event-stream")
 
-    routes = [Route(path, told) for path in ("/server_info", "/model_info")]
+    routes = [Route(path, tell_info) for path in ("/server_info", "/model_info")]
     return Starlette(routes=[*routes, Route("/generate", generate, methods=["POST"])])
 
 

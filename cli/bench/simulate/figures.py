@@ -109,7 +109,7 @@ async def measured(
 def _lives(journal: Journal, row: RolloutRecord) -> list[PlayedLife]:
     """Lives of the try that was graded."""
     played = journal.lives(row.id, row.epoch)
-    return [each for each in played if each.life.sample == played[-1].life.sample]
+    return [life for life in played if life.life.sample == played[-1].life.sample]
 
 
 def _sampled_at_s(setting: Setting, lives: list[PlayedLife]) -> Iterator[float]:

@@ -66,7 +66,7 @@ async def play_all(grid: Grid, progress: Callable[[int, int], None]) -> list[Fig
         Database.open(stack.database_url, pool_size=POOL_SIZE) as db,
     ):
         for number, setting in enumerate(settings):
-            before = sum(each.num_steps for each in settings[:number])
+            before = sum(earlier.num_steps for earlier in settings[:number])
 
             def tell(step: int, before: int = before) -> None:
                 progress(before + step, of_all)
@@ -83,7 +83,7 @@ def gain(figures: Figures, of: Sequence[Figures], *, waits_for_all: bool = False
     synchronous = replace(figures.setting, max_staleness=0)
     if waits_for_all:
         synchronous = replace(synchronous, deadline_s=None, quorum=None)
-    base = next((each for each in of if each.setting == synchronous), None)
+    base = next((row for row in of if row.setting == synchronous), None)
     if base is None or not base.steps_per_h or figures.steps_per_h is None:
         return None
     return figures.steps_per_h / base.steps_per_h

@@ -49,7 +49,7 @@ class Journal:
     @property
     def simulated_s(self) -> float:
         """From the first turn to the last one that began, or the last step that ended."""
-        begins_s = [each.began_s for lives in self.played.values() for each in lives.values()]
+        begins_s = [life.began_s for lives in self.played.values() for life in lives.values()]
         return max([*begins_s, *self.trained.values()]) - min(begins_s) if begins_s else 0.0
 
     def version_at(self, moment_s: float) -> int:

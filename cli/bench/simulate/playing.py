@@ -128,9 +128,9 @@ def _workers(
     journal: Journal,
     seen: Activity,
 ) -> list[Worker]:
-    known = FactCache(db)
-    bookkeeping = RolloutActivities(db, known)
-    standing = CampaignActivities(db, known)
+    facts = FactCache(db)
+    bookkeeping = RolloutActivities(db, facts)
+    standing = CampaignActivities(db, facts)
     node = SimulatedNode(setting, journal, bookkeeping)
     trainer = SimulatedTrainer(db, journal)
     of_queue = {

@@ -93,9 +93,9 @@ def _by_lifetime(axes: Any, rows: Sequence[Row]) -> None:
         points = [row for row in rows if row["on_loss"] == way]
         _line(lost, points, "lifetime_s", lambda row: row["discarded_turns"], 60, way, colour)
         _line(rate, points, "lifetime_s", lambda row: row["steps_per_h"] or 0.0, 60, way, colour)
-    for each in axes:
-        each.set_xscale("log")
-        each.xaxis.set_major_formatter("{x:g}")
+    for axis in axes:
+        axis.set_xscale("log")
+        axis.xaxis.set_major_formatter("{x:g}")
     lost.set_ylabel("turns lost")
     lost.set_ylim(0, 1)
     lost.legend(loc="upper right")

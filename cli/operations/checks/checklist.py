@@ -106,7 +106,7 @@ def _named_items(config: CampaignConfig) -> list[Item]:
 
 def _setting_items(config: CampaignConfig) -> list[Item]:
     """Settings that do nothing together, or not what they tell."""
-    return [Item("settings", State.WARNING, found) for found in warnings(config)]
+    return [Item("settings", State.WARNING, warning) for warning in warnings(config)]
 
 
 async def of_the_fleet(
@@ -120,11 +120,11 @@ async def of_the_fleet(
             fix = "give the engine's port in policy.engines, or use mainspring train"
             items.append(Item(f"engine {url}", State.MISSING, "port 0 is not an address", fix))
             continue
-        asked = await engine_item(config, url, settings)
-        if asked is None:
+        item = await engine_item(config, url, settings)
+        if item is None:
             fix = f"start it: {_by_hand(config, settings)}"
-            asked = Item(f"engine {url}", State.WARNING, "does not answer to this machine", fix)
-        items.append(asked)
+            item = Item(f"engine {url}", State.WARNING, "does not answer to this machine", fix)
+        items.append(item)
     campaign = campaign_id(config.name)
     trainer = trainer_queue(campaign)
     for what, queue, kind, command in (
@@ -149,24 +149,24 @@ async def _clock_items(db: Database) -> list[Item]:
     """Machines whose clocks are off: no decision is made by them, people read them in logs."""
     fix = "synchronise its clock (chrony, systemd-timesyncd)"
     return [
-        Item(f"clock of {whose}", State.WARNING, told, fix)
+        Item(f"clock of {whose}", State.WARNING, sentence, fix)
         for whose, off_s in (await clocks(db)).items()
-        if (told := clock_told(off_s))
+        if (sentence := clock_told(off_s))
     ]
 
 
 async def _extension_items(config: CampaignConfig, client: Client, db: Database) -> list[Item]:
     """Extensions of your own, as the processes of the fleet can import them."""
-    asked = await fleet_extensions.ask(client, db, config)
+    reports = await fleet_extensions.ask(client, db, config)
     items: list[Item] = []
-    for each in asked:
-        for problem in each.problems or ():
-            found = f"{each.who}: {problem}"
-            items.append(Item("extensions", State.MISSING, found, fleet_extensions.INSTALL))
-        if each.problems is None:
+    for report in reports:
+        for problem in report.problems or ():
+            text = f"{report.who}: {problem}"
+            items.append(Item("extensions", State.MISSING, text, fleet_extensions.INSTALL))
+        if report.problems is None:
             fix = "if it still runs, look at its log"
-            items.append(Item("extensions", State.WARNING, f"{each.who} does not answer", fix))
-    if num_fit := sum(each.problems == [] for each in asked):
+            items.append(Item("extensions", State.WARNING, f"{report.who} does not answer", fix))
+    if num_fit := sum(answer.problems == [] for answer in reports):
         who = "1 process" if num_fit == 1 else f"{num_fit} processes"
         items.append(Item("extensions", State.OK, f"imported by {who}"))
     return items
@@ -179,40 +179,40 @@ async def of_the_tasks(config: CampaignConfig, db: Database | None) -> list[Item
     if config.tasks.source == BUNDLED:
         for split in config.splits:
             if not config.split_size(split):
-                found = "no tasks; bundled ones have train, heldout and heldout_templates"
+                text = "no tasks; bundled ones have train, heldout and heldout_templates"
                 fix = "correct evaluation.splits in the file, or the number of its tasks"
-                return [*items, Item(f"split {split}", State.MISSING, found, fix)]
+                return [*items, Item(f"split {split}", State.MISSING, text, fix)]
         return [*items, Item("tasks", State.OK, f"bundled, made from seed {config.seed}")]
     if db is None:
         what = f"tasks of {config.tasks.source}"
         return [*items, Item(what, State.WARNING, "not checked: Postgres is down", "mainspring up")]
     stored = await tasks.list_splits(db)
-    mine = {each.split: each.num_tasks for each in stored if each.source == config.tasks.source}
-    listed = ", ".join(f"{split} {number}" for split, number in mine.items()) or "none"
+    sizes = {row.split: row.num_tasks for row in stored if row.source == config.tasks.source}
+    listed = ", ".join(f"{split} {number}" for split, number in sizes.items()) or "none"
     for split in dict.fromkeys(("train", *config.evaluation.splits)):
         what = f"tasks of {config.tasks.source}, split {split}"
-        if split not in mine:
+        if split not in sizes:
             fix = "import tasks (mainspring tasks import), or correct tasks.source and "
             fix += "evaluation.splits in the file"
             items.append(Item(what, State.MISSING, f"none; stored splits: {listed}", fix))
             continue
-        known = await verifications.verification_of(db, config.tasks.source, split)
-        counts = Counter(known.values())
+        by_task = await verifications.verification_of(db, config.tasks.source, split)
+        counts = Counter(by_task.values())
         num_good, num_flaky = counts[Verification.VERIFIED], counts[Verification.FLAKY]
         used = config.tasks.unverified is Unverified.USE
         if used and num_flaky and config.schedule is Schedule.REPRODUCIBLE:
-            found = f"{num_flaky} of {mine[split]} are flaky: one patch got different verdicts"
+            text = f"{num_flaky} of {sizes[split]} are flaky: one patch got different verdicts"
             fix = 'remove tasks.unverified = "use", which leaves them out, or set schedule = '
-            items.append(Item(what, State.MISSING, found, fix + '"fastest"'))
+            items.append(Item(what, State.MISSING, text, fix + '"fastest"'))
         elif used:
-            items.append(Item(what, State.OK, f"{mine[split]}, unverified ones are used as well"))
+            items.append(Item(what, State.OK, f"{sizes[split]}, unverified ones are used as well"))
         elif num_good:
-            items.append(Item(what, State.OK, f"{num_good} of {mine[split]} verified"))
+            items.append(Item(what, State.OK, f"{num_good} of {sizes[split]} verified"))
         else:
             fix = f"mainspring tasks verify --source {config.tasks.source} --split {split}"
-            items.append(Item(what, State.MISSING, f"{mine[split]}, none of them verified", fix))
-        listed_ids = list(known)[: config.split_size(split)]
-        good = [id for id in listed_ids if used or known[id] is Verification.VERIFIED]
+            items.append(Item(what, State.MISSING, f"{sizes[split]}, none of them verified", fix))
+        listed_ids = list(by_task)[: config.split_size(split)]
+        good = [id for id in listed_ids if used or by_task[id] is Verification.VERIFIED]
         try:
             await check_agents(db, config, good)
         except UsageError as error:
@@ -241,9 +241,9 @@ async def engine_item(config: CampaignConfig, url: str, settings: Settings) -> I
         fix = "start an engine with policy.model, or correct policy.engines"
         return Item(what, State.MISSING, served.mismatch, fix)
     if config.schedule is Schedule.REPRODUCIBLE and not served.reproducible:
-        found = "its replies depend on which requests run together"
+        text = "its replies depend on which requests run together"
         fix = f'start it again: {_by_hand(config, settings)}; or set schedule = "fastest"'
-        return Item(what, State.MISSING, found, fix)
+        return Item(what, State.MISSING, text, fix)
     kind = served.architectures[0] if served.architectures else served.model_type
     return Item(what, State.OK, f"answers, serves {kind} from {served.model_path}")
 
@@ -335,8 +335,8 @@ def _trainer_item(ray_address: str) -> Item:
         fix = "pip install 'mainspring[train]' (not into SGLang's environment)"
         return Item("trainer", State.MISSING, f"not installed: {', '.join(absent)}", fix)
     if ray_address:
-        found = f"Megatron-core on the Ray cluster at {ray_address}"
-        return Item("trainer", State.STARTS, found)
+        text = f"Megatron-core on the Ray cluster at {ray_address}"
+        return Item("trainer", State.STARTS, text)
     return Item("trainer", State.STARTS, "Ray and Megatron-core on this machine")
 
 
@@ -347,15 +347,15 @@ def _gpu_item(config: CampaignConfig, hardware: Hardware, ray_address: str) -> I
         return Item("device", State.OK, f"{ranks} on CPU, as set by trainer.device")
     if ray_address:
         wait_s = config.trainer.placement_timeout_s
-        found = f"{ranks} on CUDA: Ray has {wait_s:g} s to place them (trainer.placement_timeout_s)"
-        return Item("device", State.OK, found)
-    found = f"{ranks} on CUDA; GPUs here: {len(hardware.gpus)}"
+        text = f"{ranks} on CUDA: Ray has {wait_s:g} s to place them (trainer.placement_timeout_s)"
+        return Item("device", State.OK, text)
+    text = f"{ranks} on CUDA; GPUs here: {len(hardware.gpus)}"
     if len(hardware.gpus) >= world_size:
-        return Item("device", State.OK, found)
+        return Item("device", State.OK, text)
     fix = 'set trainer.device = "cpu" for a small model'
     if hardware.gpus:
         fix = "lower trainer.tensor_parallel or trainer.data_parallel"
-    return Item("device", State.MISSING, found, fix)
+    return Item("device", State.MISSING, text, fix)
 
 
 def _disk_item(config: CampaignConfig, home: Path) -> Item:
@@ -363,11 +363,11 @@ def _disk_item(config: CampaignConfig, home: Path) -> Item:
     while not folder.exists():
         folder = folder.parent
     free, needed = shutil.disk_usage(folder).free, SPARE_BYTES + _checkpoint_bytes(config)
-    found = f"{free / 1e9:.1f} GB free at {home}, about {needed / 1e9:.1f} GB needed"
+    text = f"{free / 1e9:.1f} GB free at {home}, about {needed / 1e9:.1f} GB needed"
     if free >= needed:
-        return Item("disk", State.OK, found)
+        return Item("disk", State.OK, text)
     fix = "free space, or choose a folder on another disk with --home"
-    return Item("disk", State.MISSING, found, fix, True)
+    return Item("disk", State.MISSING, text, fix, True)
 
 
 def _checkpoint_bytes(config: CampaignConfig) -> int:

@@ -46,25 +46,25 @@ async def examine(home: Path | None) -> list[Finding]:
     settings = load_settings(home)
     findings = await _services(settings)
     if changed := overwritten():
-        found = (
+        text = (
             f"{len(changed)} files are another distribution's, as {changed[0]}\n"
             "  install Mainspring into an environment of its own"
         )
-        findings.append(Finding("packages", False, found))
+        findings.append(Finding("packages", False, text))
     backends = await available_backends(settings.home / "sandboxes")
     for name, backend in backends.items():
         works = not isinstance(backend, BackendUnavailable)
         gaps = "; ".join(getattr(backend, "not_enforced", ()))
-        found = f"works; not enforced: {gaps}" if works else str(backend)
-        findings.append(Finding(f"sandbox {name}", works, found, required=False))
+        text = f"works; not enforced: {gaps}" if works else str(backend)
+        findings.append(Finding(f"sandbox {name}", works, text, required=False))
         if isinstance(backend, BwrapBackend):
             findings += group_findings(cgroup.available())
             findings.append(await contents_finding(backend))
     if not backends.working():
         findings.append(Finding("sandbox", False, "no backend works on this machine"))
     judges = swebench.is_installed()
-    found = "swebench is installed" if judges else f"pip install 'mainspring[{swebench.EXTRA}]'"
-    findings.append(Finding("test logs", judges, found, required=False))
+    text = "swebench is installed" if judges else f"pip install 'mainspring[{swebench.EXTRA}]'"
+    findings.append(Finding("test logs", judges, text, required=False))
     free_gb = shutil.disk_usage(_existing(settings.home)).free / 1e9
     findings.append(
         Finding("disk", free_gb >= MIN_FREE_GB, f"{free_gb:.1f} GB free at {settings.home}")
@@ -80,10 +80,10 @@ async def contents_finding(backend: BwrapBackend) -> Finding:
         return Finding("sandbox contents", False, str(unavailable), required=False)
     prefix = command.own_python()
     is_own = contents.is_python_of(prefix)
-    found = str(contents)
+    text = str(contents)
     if not is_own:
-        found += f"\n  not the node's Python at {prefix}: it does not run in sandboxes"
-    return Finding("sandbox contents", is_own, found, required=False)
+        text += f"\n  not the node's Python at {prefix}: it does not run in sandboxes"
+    return Finding("sandbox contents", is_own, text, required=False)
 
 
 def group_findings(groups: cgroup.Cgroups) -> list[Finding]:
@@ -91,11 +91,11 @@ def group_findings(groups: cgroup.Cgroups) -> list[Finding]:
     findings: list[Finding] = []
     for controller, what in cgroup.CONTROLLERS.items():
         reason = groups.missing.get(controller)
-        found = f"enforced: {what}"
+        text = f"enforced: {what}"
         if reason is not None:
-            found = f"not enforced: {what}: {reason}\n  {_DELEGATE}"
+            text = f"not enforced: {what}: {reason}\n  {_DELEGATE}"
         findings.append(
-            Finding(f"control group {controller}", reason is None, found, required=False)
+            Finding(f"control group {controller}", reason is None, text, required=False)
         )
     return findings
 
@@ -104,8 +104,8 @@ async def _services(settings: Settings) -> list[Finding]:
     try:
         async with open_database(settings, pool_size=1) as db:
             store = await identity(db)
-            found = f"{db.name} at the right migration, store {store[:8]}"
-            database = Finding("database", True, found)
+            text = f"{db.name} at the right migration, store {store[:8]}"
+            database = Finding("database", True, text)
             services = [database, await _temporal(settings, db, store)]
             off_s = await clocks(db)
             services += [
@@ -138,37 +138,37 @@ async def _temporal(
 
 
 def clock_finding(whose: str, off_s: float) -> Finding:
-    told = clock_told(off_s)
-    found = told or "as the database's"
-    return Finding(f"clock of {whose}", not told, found, required=False)
+    sentence = clock_told(off_s)
+    text = sentence or "as the database's"
+    return Finding(f"clock of {whose}", not sentence, text, required=False)
 
 
 def connections_finding(open_ones: Connections) -> Finding:
     """Connections that our processes may open, beside what the database server allows."""
     needed = open_ones.ours + open_ones.others
-    found = (
+    text = (
         f"{open_ones.num_processes} processes may open {open_ones.ours} connections, others have "
         f"{open_ones.others} open, and the server allows {open_ones.allowed}"
     )
     if needed > open_ones.allowed:
-        found += (
+        text += (
             f"\n  raise max_connections by {needed - open_ones.allowed} or more, or set "
             "MAINSPRING_DATABASE_POOL=2 for the processes with the largest pools"
         )
-    return Finding("database connections", needed <= open_ones.allowed, found, required=False)
+    return Finding("database connections", needed <= open_ones.allowed, text, required=False)
 
 
 def polls_finding(num_nodes: int) -> Finding:
     """Polls of all nodes together, beside the number that a Temporal server allows."""
     idle, busy = num_nodes * IDLE_NODE_POLLS, num_nodes * BUSY_NODE_POLLS
-    found = f"{num_nodes} nodes keep {idle} polls open, and up to {busy} while all are busy"
+    text = f"{num_nodes} nodes keep {idle} polls open, and up to {busy} while all are busy"
     if busy > ALLOWED_POLLS:
-        found += (
+        text += (
             f"\n  a server allows a namespace {ALLOWED_POLLS} by default, and nodes whose polls it "
             f"refuses are taken for dead: set frontend.namespaceCount to {busy} or more in its "
             "dynamic configuration"
         )
-    return Finding("temporal polls", busy <= ALLOWED_POLLS, found, required=False)
+    return Finding("temporal polls", busy <= ALLOWED_POLLS, text, required=False)
 
 
 def _existing(path: Path) -> Path:

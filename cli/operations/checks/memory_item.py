@@ -41,11 +41,11 @@ def memory_item(config: CampaignConfig, seen: GpusHere | None, host_bytes: int) 
     else:
         needed, there = plan.host.peak_bytes, host_bytes
         who, where = "the ranks need", "this machine"
-    found = f"{who} {needed / 1e9:.1f} GB as planned, {where} has {there / 1e9:.1f} GB"
+    text = f"{who} {needed / 1e9:.1f} GB as planned, {where} has {there / 1e9:.1f} GB"
     if needed <= there:
-        return Item("memory", State.OK, found)
+        return Item("memory", State.OK, text)
     fix = "`mainspring campaign plan FILE` names changes that fit"
     if not on_gpus:
         fix = "lower trainer.micro_batch_tokens or policy.max_context"
     is_sure = needed > (1 + EXACTNESS) * there and not trainer.lora.rank
-    return Item("memory", State.MISSING if is_sure else State.WARNING, found, fix)
+    return Item("memory", State.MISSING if is_sure else State.WARNING, text, fix)

@@ -62,15 +62,15 @@ def as_before(item: Item, config: CampaignConfig, home: Path) -> Item:
     try:
         check_same_weights(Path(config.policy.model), first, more_allowed=True)
     except ModelError as error:
-        found = f"{error.message}; campaign {config.name} began with that one"
+        text = f"{error.message}; campaign {config.name} began with that one"
         fix = "put the model back that the campaign began with, or give the new campaign another "
-        return Item("model", State.MISSING, found, fix + "name")
+        return Item("model", State.MISSING, text, fix + "name")
     try:
         _check_chat(first, config)
     except ModelError as error:
-        found = f"{error.message}; it is the copy that campaign {config.name} began with"
+        text = f"{error.message}; it is the copy that campaign {config.name} began with"
         fix = "give the campaign another name: nothing could be played with this copy"
-        return Item("model", State.MISSING, found, fix)
+        return Item("model", State.MISSING, text, fix)
     return item
 
 

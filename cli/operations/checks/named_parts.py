@@ -30,13 +30,13 @@ def check_named(config: AnyRun) -> None:
 
 def unusable(config: AnyRun) -> list[tuple[str, UsageError]]:
     """Everything that cannot be used, with the part it is."""
-    found: list[tuple[str, UsageError]] = []
+    errors: list[tuple[str, UsageError]] = []
     for what, check in _checks(config):
         try:
             check()
         except UsageError as error:
-            found.append((what, error))
-    return found
+            errors.append((what, error))
+    return errors
 
 
 def _checks(config: AnyRun) -> Iterator[tuple[str, Callable[[], None]]]:

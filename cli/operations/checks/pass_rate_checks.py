@@ -19,13 +19,13 @@ def refuse_pass_rates(
 ) -> None:
     """Refuse a split without a task to use. Raises UsageError."""
     bounds = config.curriculum
-    found = ", ".join(
+    text = ", ".join(
         f"{number} {word.replace('_', ' ')}" for word, number in counts.items() if word
     )
     raise UsageError(
         f"campaign {config.name}: no task of split {split!r} has a pass rate from "
         f"{bounds.min_pass_rate:g} to {bounds.max_pass_rate:g} in evaluation "
-        f"{bounds.pass_rates_of}: {found}",
+        f"{bounds.pass_rates_of}: {text}",
         remedy="widen min_pass_rate and max_pass_rate in [curriculum], or evaluate this split "
         f"first (`mainspring campaign show {bounds.pass_rates_of}` shows what it measured)",
     )

@@ -60,10 +60,10 @@ async def require_backends(
         name = backend_name(config.sandbox.backend, image)
         if not number:
             continue
-        found = await probe_here(name, here)
-        if isinstance(found, BackendUnavailable):
+        backend = await probe_here(name, here)
+        if isinstance(backend, BackendUnavailable):
             raise BackendUnavailable(
                 f"campaign {config.name}: {number} of its {len(used)} tasks have "
-                f"{image or 'no image'} and need {_TITLES.get(name, name)}: {found.message}",
-                remedy=found.remedy,
+                f"{image or 'no image'} and need {_TITLES.get(name, name)}: {backend.message}",
+                remedy=backend.remedy,
             )

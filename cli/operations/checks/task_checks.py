@@ -31,17 +31,17 @@ async def check_tasks(db: Database, config: RunConfig, used: Sequence[TaskId]) -
     if remote := remote_profile(config.agent):
         await _check_for_outside(db, config, used, takes_rewards=remote.takes_rewards)
         return
-    for kind, found in (await selections.kinds(db, used)).items():
+    for kind, members in (await selections.kinds(db, used)).items():
         environment_of(config, kind)
         if kind != SWE and is_program(config.agent) and not is_world(config, kind):
             raise UsageError(
-                f"run {config.name}: {found.num_tasks} tasks are of the kind {kind!r}, the first "
-                f"is {found.example}; the program {config.agent.kind!r} needs a sandbox",
+                f"run {config.name}: {members.num_tasks} tasks are of the kind {kind!r}, the first "
+                f"is {members.example}; the program {config.agent.kind!r} needs a sandbox",
                 remedy=f"choose tasks of the kind {SWE!r}, or an agent",
             )
         if kind != SWE or is_path(config.agent.kind):
             # The agent must know what to ask the policy about such a task.
-            example = await tasks.get_task(db, found.example)
+            example = await tasks.get_task(db, members.example)
             check_asking(agent_for(config.agent, example), example)
 
 
@@ -57,17 +57,17 @@ async def check_agents(db: Database, config: RunConfig, used: Sequence[TaskId]) 
     anyway = f"set agent.override = true to play them with {agent.kind!r} all the same"
     again = "import the rows again without agent_name"
     if asks.agent in AGENTS:
-        found = f"and agent.kind = {agent.kind!r} is a program, which plays every task"
+        clause = f"and agent.kind = {agent.kind!r} is a program, which plays every task"
         remedy = f"leave agent.kind out, {anyway}, or {again}"
     elif asks.agent in PROFILES:
-        found = f"a program, and agent.kind is {agent.kind!r}"
+        clause = f"a program, and agent.kind is {agent.kind!r}"
         remedy = f"set agent.kind = {asks.agent!r}, {anyway}, or {again}"
     else:
-        found = "which does not exist"
+        clause = "which does not exist"
         remedy = f"the agents are {', '.join(AGENTS)}: change agent_name, {anyway}, or {again}"
     raise UsageError(
         f"run {config.name}: task {asks.task} asks for the agent {asks.agent!r} (agent_name), "
-        f"{found}; {number}",
+        f"{clause}; {number}",
         remedy=remedy,
     )
 
@@ -76,11 +76,11 @@ async def _check_for_outside(
     db: Database, config: RunConfig, used: Sequence[TaskId], *, takes_rewards: bool
 ) -> None:
     """Raises UsageError for tasks that an agent outside cannot play, or should not see."""
-    for kind, found in (await selections.kinds(db, used)).items():
+    for kind, members in (await selections.kinds(db, used)).items():
         if kind != SWE and not takes_rewards:
             raise UsageError(
-                f"run {config.name}: {found.num_tasks} tasks are of the kind {kind!r}, the first "
-                f"is {found.example}; an agent outside has no patch for them",
+                f"run {config.name}: {members.num_tasks} tasks are of the kind {kind!r}, the first "
+                f"is {members.example}; an agent outside has no patch for them",
                 remedy=f"choose tasks of the kind {SWE!r}, or set agent.options.rewards = true",
             )
     if hiding := await selections.with_hidden_past(db, used):
@@ -94,11 +94,11 @@ async def _check_for_outside(
 
 async def check_can_be_verified(db: Database, config: RunConfig, used: Sequence[TaskId]) -> None:
     """Raises UsageError for tasks that have no patches."""
-    for kind, found in (await selections.kinds(db, used)).items():
+    for kind, members in (await selections.kinds(db, used)).items():
         if kind != SWE:
             raise UsageError(
-                f"run {config.name}: {found.num_tasks} tasks are of the kind {kind!r}, the first "
-                f"is {found.example}; only tasks of the kind {SWE!r} can be verified",
+                f"run {config.name}: {members.num_tasks} tasks are of the kind {kind!r}, the first "
+                f"is {members.example}; only tasks of the kind {SWE!r} can be verified",
                 remedy="they need no verification: campaigns use them without it",
             )
 

@@ -51,7 +51,7 @@ class Archived:
             "folder": str(self.folder),
             "num_rollouts": self.manifest.num_rollouts,
             "num_bytes": self.num_bytes,
-            "versions": [each.model_dump() for each in self.manifest.versions],
+            "versions": [version.model_dump() for version in self.manifest.versions],
         }
 
 
@@ -66,7 +66,9 @@ async def archive(
     versions = await policies.list_policies(db, record.id)
     copied = kept_files.chosen(versions, checkpoints)
     if checkpoints is Checkpoints.ALL:
-        copied = [each for each in copied if layout.policy(home, record.id, each.version).exists()]
+        copied = [
+            policy for policy in copied if layout.policy(home, record.id, policy.version).exists()
+        ]
     _refuse_absent(home, record, copied)
     with whole_folder(out) as folder:
         manifest = ArchiveManifest(
@@ -80,7 +82,7 @@ async def archive(
             home=str(home),
             archived_at=datetime.now(UTC).isoformat(timespec="seconds"),
             num_rollouts=0,
-            versions=[_version(home, record, each, copied) for each in versions],
+            versions=[_version(home, record, policy, copied) for policy in versions],
         )
         await _write_tables(db, record, folder, manifest, counting)
         if copied:
@@ -91,7 +93,7 @@ async def archive(
                 path = Path(FILES) / below
                 manifest.files[str(path)] = archived_file(folder / path)
         manifest.write(folder)
-    size = sum(each.num_bytes for each in manifest.files.values())
+    size = sum(file.num_bytes for file in manifest.files.values())
     return Archived(manifest, out, size)
 
 
@@ -103,10 +105,10 @@ async def _write_tables(
     counting: Counting,
 ) -> None:
     (folder / TABLES).mkdir()
-    known = campaign_rows.tables()
+    stored_tables = campaign_rows.tables()
     async with db.snapshot() as connection:
         manifest.num_rollouts = await campaign_rows.num_rollouts(connection, record.id)
-        for table in known:
+        for table in stored_tables:
             name = f"{TABLES}/{table.name}.parquet"
             with counting(f"rows of {table.name}") as progress:
                 rows = campaign_rows.read(connection, table, record.id)
@@ -148,10 +150,10 @@ def _refuse(record: CampaignRecord) -> None:
 
 
 def _refuse_absent(home: Path, record: CampaignRecord, copied: Sequence[PolicyRecord]) -> None:
-    for each in copied:
-        folder = layout.policy(home, record.id, each.version)
+    for policy in copied:
+        folder = layout.policy(home, record.id, policy.version)
         if not folder.exists():
             raise UsageError(
-                f"campaign {record.id}: version {each.version} is not on this machine: {folder}",
+                f"campaign {record.id}: version {policy.version} is not on this machine: {folder}",
                 remedy="archive on the machine of its trainer, or with --checkpoints none",
             )

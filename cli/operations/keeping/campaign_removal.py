@@ -91,9 +91,9 @@ async def look(client: Client, db: Database, home: Path, name: str) -> Doomed:
         raise _is_running(home, record)
     async with db.transaction() as connection:
         number = await campaign_rows.num_rollouts(connection, record.id)
-    folders, kept = await _folders(db, home, record.id)
+    folders, sentences = await _folders(db, home, record.id)
     size = await asyncio.to_thread(lambda: sum(map(_size, folders)))
-    return Doomed(record.id, record.status.value, number, size, kept)
+    return Doomed(record.id, record.status.value, number, size, sentences)
 
 
 async def delete(
@@ -113,11 +113,11 @@ async def delete(
         uid = await removal.mark(db, campaign)
         await _terminate(client, campaign)
         forgotten = await _forget(client, campaign)
-        folders, kept = await _folders(db, home, campaign)
+        folders, sentences = await _folders(db, home, campaign)
         await removal.remove(db, campaign, uid, progress)
         for folder in folders:
             await asyncio.to_thread(_remove, folder)
-    return Deleted(campaign, doomed.num_rollouts, doomed.num_bytes, forgotten, kept)
+    return Deleted(campaign, doomed.num_rollouts, doomed.num_bytes, forgotten, sentences)
 
 
 def _is_running(home: Path, record: CampaignRecord) -> UsageError:
@@ -140,13 +140,13 @@ async def _until_ended(
 ) -> None:
     """Let a cancelled workflow end in order; one that nothing ends is terminated."""
     begun = time.monotonic()
-    told = False
+    is_told = False
     while await _runs(client, campaign):
         served = await pollers(client, db, ROLLOUT_QUEUE, "workflow")
         if not served or time.monotonic() - begun > END_TIMEOUT_S:
             await _terminate(client, campaign)
-        elif not told:
-            told = True
+        elif not is_told:
+            is_told = True
             say(f"campaign {campaign} was cancelled: waiting until it has ended")
         await asyncio.sleep(LOOK_S)
     await settle_campaign(db, client, campaign)
@@ -156,7 +156,7 @@ async def _terminate(client: Client, campaign: CampaignId) -> None:
     """End what still runs of it: groups outlive a campaign that was terminated."""
     own = campaign_workflow(campaign)
     query = f"CampaignId = '{campaign}' AND ExecutionStatus = 'Running'"
-    running = {each.id async for each in client.list_workflows(query)} | {own}
+    running = {workflow.id async for workflow in client.list_workflows(query)} | {own}
 
     async def end(workflow: str) -> None:
         try:
@@ -171,7 +171,7 @@ async def _terminate(client: Client, campaign: CampaignId) -> None:
 async def _forget(client: Client, campaign: CampaignId) -> int | None:
     """Remove its closed workflows from Temporal: how many; None where that is not allowed."""
     query = f"CampaignId = '{campaign}'"
-    found = [(each.id, each.run_id) async for each in client.list_workflows(query)]
+    workflows = [(workflow.id, workflow.run_id) async for workflow in client.list_workflows(query)]
     refused = False
 
     async def forget(workflow: tuple[str, str]) -> None:
@@ -190,8 +190,8 @@ async def _forget(client: Client, campaign: CampaignId) -> int | None:
             elif error.status is not RPCStatusCode.NOT_FOUND:
                 raise
 
-    await _each(forget, found)
-    return None if refused else len(found)
+    await _each(forget, workflows)
+    return None if refused else len(workflows)
 
 
 async def _each(call: Callable[[Any], Any], items: list[Any]) -> None:
@@ -209,20 +209,20 @@ async def _folders(
 ) -> tuple[list[Path], tuple[str, ...]]:
     """Folders and files of this machine that go, and a sentence for each that stays."""
     own = layout.campaign_folder(home, campaign)
-    found = [
+    paths = [
         layout.report(home, campaign),
         layout.trainer_logs(home, campaign),
         Supervisor(home, campaign).log,
     ]
-    kept = []
+    sentences = []
     if own.exists():
         used = _users(own, await removal.configs_of_others(db, campaign))
         if used is None:
-            found.append(own)
+            paths.append(own)
         else:
             user, path = used
-            kept.append(f"{own} stays: {user} begins with {path}")
-    return [each for each in found if each.exists()], tuple(kept)
+            sentences.append(f"{own} stays: {user} begins with {path}")
+    return [folder for folder in paths if folder.exists()], tuple(sentences)
 
 
 def _users(folder: Path, configs: dict[str, Any]) -> tuple[str, str] | None:
@@ -238,13 +238,13 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _texts(each)
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)
 
 
 def _size(path: Path) -> int:
     files = [path] if path.is_file() else path.rglob("*")
-    return sum(each.lstat().st_size for each in files if each.is_file() and not each.is_symlink())
+    return sum(file.lstat().st_size for file in files if file.is_file() and not file.is_symlink())
 
 
 def _remove(path: Path) -> None:

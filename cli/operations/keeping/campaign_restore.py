@@ -50,15 +50,15 @@ async def restore(db: Database, home: Path, folder: Path, counting: Counting) ->
     copied = [name for name in manifest.files if name.startswith(f"{FILES}/")]
     own = layout.campaign_folder(home, campaign)
     _refuse_other_files(manifest, own, copied)
-    known = {each.name: each for each in campaign_rows.tables()}
-    file = {name: folder / TABLES / f"{name}.parquet" for name in known}
-    for rows in tables.read_table(file[TASKS], known[TASKS]):
+    table_of = {stored_table.name: stored_table for stored_table in campaign_rows.tables()}
+    file = {name: folder / TABLES / f"{name}.parquet" for name in table_of}
+    for rows in tables.read_table(file[TASKS], table_of[TASKS]):
         await restoring.refuse_other_tasks(db, rows)
-    for rows in tables.read_table(file[_ROLLOUTS], known[_ROLLOUTS]):
+    for rows in tables.read_table(file[_ROLLOUTS], table_of[_ROLLOUTS]):
         sources = [row[_SOURCE] for row in rows if row[_SOURCE] is not None]
         await restoring.refuse_absent_sources(db, sources)
     _copy(folder / FILES, own, copied, counting)
-    for name, table in known.items():
+    for name, table in table_of.items():
         of = manifest.files[f"{TABLES}/{name}.parquet"].num_rows or 0
         with counting(f"rows of {name}") as progress:
             done = 0
@@ -130,10 +130,10 @@ async def _refuse_missing_rows(db: Database, manifest: ArchiveManifest) -> None:
     """A row that the store refused without a word would be a hole in the record."""
     for table in campaign_rows.tables():
         expected = manifest.files[f"{TABLES}/{table.name}.parquet"].num_rows
-        found = await campaign_rows.count(db, table, manifest.campaign)
-        if found != expected:
+        number = await campaign_rows.count(db, table, manifest.campaign)
+        if number != expected:
             raise ServiceError(
-                f"{manifest.campaign}: {found} rows of {table.name} are stored, the archive has "
+                f"{manifest.campaign}: {number} rows of {table.name} are stored, the archive has "
                 f"{expected}",
                 remedy=f"run `mainspring campaign delete {manifest.campaign}`, then restore again",
             )

@@ -128,13 +128,13 @@ async def _backup(home: Path, out: Path, checkpoints: Checkpoints, counting: Cou
             backed_up_at=datetime.now(UTC).isoformat(timespec="seconds"),
             versions=copied,
         )
-        files = sorted(each for each in folder.rglob("*") if each.is_file())
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
         with counting("files digested") as progress:
             for number, file in enumerate(files, start=1):
                 manifest.files[str(file.relative_to(folder))] = archived_file(file)
                 progress(number, len(files))
         manifest.write(folder)
-    return BackedUp(manifest, out, sum(each.num_bytes for each in manifest.files.values()))
+    return BackedUp(manifest, out, sum(entry.num_bytes for entry in manifest.files.values()))
 
 
 def _copy_temporal(home: Path, into: Path) -> None:
@@ -164,19 +164,21 @@ def _copy_files(
     """The versions whose files were copied, by campaign."""
     copied: dict[str, list[int]] = {}
     files: list[tuple[Path, Path]] = []
-    for campaign, of_campaign in groupby(versions, key=lambda each: each.campaign):
+    for campaign, of_campaign in groupby(versions, key=lambda policy: policy.campaign):
         own = layout.campaign_folder(home, campaign)
         if checkpoints is Checkpoints.NONE or not own.exists():
             continue
-        wanted = kept_files.chosen(list(of_campaign), checkpoints)
-        here = [each for each in wanted if layout.policy(home, campaign, each.version).exists()]
-        if checkpoints is Checkpoints.NEWEST and here != wanted:
+        chosen = kept_files.chosen(list(of_campaign), checkpoints)
+        here = [
+            policy for policy in chosen if layout.policy(home, campaign, policy.version).exists()
+        ]
+        if checkpoints is Checkpoints.NEWEST and here != chosen:
             raise _Pruned
-        copied[campaign] = [each.version for each in here]
+        copied[campaign] = [policy.version for policy in here]
         below = own.relative_to(home)
         files += [(file, below / rest) for file, rest in kept_files.files_of(home, campaign, here)]
     reports = home / REPORTS_FOLDER
-    files += [(each, each.relative_to(home)) for each in reports.rglob("*") if each.is_file()]
+    files += [(path, path.relative_to(home)) for path in reports.rglob("*") if path.is_file()]
     with counting("files") as progress:
         try:
             kept_files.copy(files, folder, progress)

@@ -76,7 +76,7 @@ async def restore(home: Path, folder: Path, *, replace: bool, counting: Counting
     there = list(_pieces(home))
     if there and not replace and not is_again:
         raise UsageError(
-            f"{home} holds {', '.join(each.name for each in there[:3])}",
+            f"{home} holds {', '.join(path.name for path in there[:3])}",
             remedy="give an empty folder with --home, or add --replace: what it holds is set aside",
         )
     with counting("files checked") as progress:
@@ -166,9 +166,9 @@ def _pieces(home: Path) -> Iterator[Path]:
 
 def _free_name(home: Path) -> Path:
     number = 1
-    while (found := home / f"replaced-{number}").exists():
+    while (folder := home / f"replaced-{number}").exists():
         number += 1
-    return found
+    return folder
 
 
 def _remove(piece: Path) -> None:

@@ -22,9 +22,9 @@ def chosen(versions: Sequence[PolicyRecord], checkpoints: Checkpoints) -> list[P
         return []
     if checkpoints is Checkpoints.ALL:
         return list(versions)
-    resumable = [each for each in versions if each.checkpoint is not None]
-    kept = {versions[0].version, versions[-1].version, *(r.version for r in resumable[-1:])}
-    return [each for each in versions if each.version in kept]
+    resumable = [policy for policy in versions if policy.checkpoint is not None]
+    numbers = {versions[0].version, versions[-1].version, *(r.version for r in resumable[-1:])}
+    return [policy for policy in versions if policy.version in numbers]
 
 
 def files_of(
@@ -33,13 +33,13 @@ def files_of(
     """Files of the folder but for other versions and work in progress: each with its path below
     the campaign's folder."""
     own = layout.campaign_folder(home, campaign)
-    wanted = {layout.policy(home, campaign, each.version) for each in versions}
+    folders = {layout.policy(home, campaign, policy.version) for policy in versions}
     policies = layout.policies(home, campaign)
     for file in sorted(own.rglob("*")):
         below = file.relative_to(own)
         if not file.is_file() or below.parts[0] in _IN_PROGRESS:
             continue
-        if file.is_relative_to(policies) and not wanted & set(file.parents):
+        if file.is_relative_to(policies) and not folders & set(file.parents):
             continue
         yield file, below
 

@@ -37,7 +37,7 @@ class Listed:
     is_locked: bool
 
 
-def asked(text: str) -> Recipe:
+def recipe_named(text: str) -> Recipe:
     """NAME or NAME@VERSION. Raises ConfigError."""
     name, _, version = text.partition("@")
     return recipe_of(name, version or None)
@@ -48,10 +48,10 @@ def store() -> BundleStore:
 
 
 def add_bundles(names: Sequence[str]) -> list[tuple[Bundle, bool]]:
-    wanted = [asked(each) for each in names]
-    if not wanted:
+    chosen = [recipe_named(name) for name in names]
+    if not chosen:
         raise UsageError("no client was named", remedy=f"choose from {', '.join(recipes())}")
-    return [add(store(), recipe) for recipe in wanted]
+    return [add(store(), recipe) for recipe in chosen]
 
 
 def list_bundles() -> list[Listed]:
@@ -68,14 +68,14 @@ def list_bundles() -> list[Listed]:
 
 
 def remove_bundle(name: str) -> str:
-    recipe = asked(name)
+    recipe = recipe_named(name)
     store().remove(recipe.bundle)
     return recipe.bundle
 
 
 def check_bundle(name: str) -> str:
     """Run each of its programs for its version in a sandbox. Raises WorkFailed."""
-    recipe = asked(name)
+    recipe = recipe_named(name)
     bundle = store().find(recipe.bundle)
     if digest(bundle.folder) != bundle.manifest.sha256:
         raise WorkFailed(
@@ -99,7 +99,7 @@ async def _try(recipe: Recipe, bundle: Bundle) -> str:
             )
         )
         try:
-            said: list[str] = []
+            versions: list[str] = []
             for program, start in recipe.programs.items():
                 # A Python for scripts, with the client's packages, takes one.
                 is_for_scripts = start == "python:runpy"
@@ -114,8 +114,8 @@ async def _try(recipe: Recipe, bundle: Bundle) -> str:
                         f"{result.returncode} in a sandbox: {text[-TAIL_CHARS:] or 'no output'}",
                         remedy="docs/agents.md has what each client needs of an image",
                     )
-                said.append(_version_in(text, recipe))
-            return "; ".join(said)
+                versions.append(_version_in(text, recipe))
+            return "; ".join(versions)
         finally:
             await sandbox.close()
 
@@ -129,15 +129,15 @@ def _version_in(text: str, recipe: Recipe) -> str:
 
 
 def _row(bundle: Bundle) -> Listed:
-    made = bundle.manifest
+    manifest = bundle.manifest
     return Listed(
-        made.name,
-        made.version,
+        manifest.name,
+        manifest.version,
         True,
         str(bundle.folder),
-        made.sha256,
-        made.machine,
-        made.python or "",
-        made.min_glibc or "",
-        made.is_locked,
+        manifest.sha256,
+        manifest.machine,
+        manifest.python or "",
+        manifest.min_glibc or "",
+        manifest.is_locked,
     )

@@ -32,7 +32,7 @@ def cancelled_by(
             heard()
             task.cancel()
 
-    hearing = [each for each in signals if signal.getsignal(each) is not signal.SIG_IGN]
+    hearing = [signum for signum in signals if signal.getsignal(signum) is not signal.SIG_IGN]
     for number in hearing:
         loop.add_signal_handler(number, cancel)
     try:

@@ -27,8 +27,8 @@ async def drain(db: Database, node: NodeId, *, undo: bool, wait_s: float | None)
         return record
     deadline = time.monotonic() + wait_s
     console = Screen(stderr=True)
-    said = ""
-    with console.status(f"draining node {node}") as shown:
+    last_line = ""
+    with console.status(f"draining node {node}") as status:
         while record.status is not NodeStatus.DRAINED:
             if record.status is NodeStatus.STOPPED and record.num_leased == 0:
                 return record
@@ -46,17 +46,17 @@ async def drain(db: Database, node: NodeId, *, undo: bool, wait_s: float | None)
                     f"`mainspring node drain {node} --undo`",
                 )
             saying = f"draining node {node}: {record.num_leased} sandboxes open"
-            shown.update(as_text(saying))
-            if saying != said and not console.is_terminal:
+            status.update(as_text(saying))
+            if saying != last_line and not console.is_terminal:
                 console.print(saying)
-            said = saying
+            last_line = saying
             await asyncio.sleep(LOOK_EVERY_S)
             record = await _record(db, node)
     return record
 
 
 async def _record(db: Database, node: NodeId) -> NodeRecord:
-    [record] = [each for each in await nodes.list_nodes(db) if each.said.id == node]
+    [record] = [row for row in await nodes.list_nodes(db) if row.said.id == node]
     return record
 
 

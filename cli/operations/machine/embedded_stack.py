@@ -115,9 +115,9 @@ async def _namespace(url: str, configured: Settings) -> str:
     workers that reach another home's server by mistake find nothing there that they would poll.
     Raises OtherNamespace."""
     async with Database.open(url, pool_size=1) as database:
-        found = (await settled(configured, database)).temporal_namespace
-        if found or configured.temporal_address:
-            return found or USUAL_NAMESPACE
+        namespace = (await settled(configured, database)).temporal_namespace
+        if namespace or configured.temporal_address:
+            return namespace or USUAL_NAMESPACE
         return f"mainspring-{(await identity(database))[:8]}"
 
 
@@ -155,7 +155,7 @@ async def revive(home: Path) -> list[str]:
 def services_watched(home: Path) -> list[KeptProcess]:
     """Embedded services that run, each with its children."""
     daemons = (Postgres(home.absolute()).daemon, Temporal(home.absolute()).daemon)
-    pids = [(each.name, each.pid()) for each in daemons]
+    pids = [(daemon.name, daemon.pid()) for daemon in daemons]
     return [KeptProcess(name, pid, with_children=True) for name, pid in pids if pid is not None]
 
 

@@ -93,13 +93,13 @@ class Fleet:
 
     def watched(self) -> list[KeptProcess]:
         """Processes of now whose standing still holds up the others."""
-        found = [
+        processes = [
             KeptProcess(member.name, member.pid, with_children=member.name != "sandbox")
             for member in self.members.values()
             if member.pid is not None
         ]
-        servers = [each.pid for each in self._forks.values()]
-        return found + [
+        servers = [server.pid for server in self._forks.values()]
+        return processes + [
             KeptProcess("fork server", pid, False) for pid in servers if pid is not None
         ]
 
@@ -210,8 +210,8 @@ async def _end_frozen(fleet: Fleet, home: Path, say: Callable[[str], None]) -> N
     watch = FrozenWatch()
     while True:
         await asyncio.sleep(LOOK_S)
-        for each in watch.end_frozen([*fleet.watched(), *services_watched(home)]):
-            say(f"{each}; it is started again")
+        for process in watch.end_frozen([*fleet.watched(), *services_watched(home)]):
+            say(f"{process}; it is started again")
 
 
 async def _keep_until(

@@ -75,19 +75,23 @@ async def ask(client: Client, db: Database, config: AnyRun) -> list[ExtensionRep
     if not workers:
         return []
     running = await _processes(client, db, config, workers)
-    processes = [each for each in running if named[each.role]]
-    answers = await asyncio.gather(*(_ask(client, each, named[each.role]) for each in processes))
-    return [ExtensionReport(*each) for each in zip(processes, answers, strict=True)]
+    processes = [process for process in running if named[process.role]]
+    answers = await asyncio.gather(
+        *(_ask(client, process, named[process.role]) for process in processes)
+    )
+    return [ExtensionReport(*pair) for pair in zip(processes, answers, strict=True)]
 
 
 async def require(client: Client, db: Database, config: AnyRun) -> None:
     """Raises UsageError naming every process that cannot import what it needs."""
-    lacking = [each for each in await ask(client, db, config) if each.problems]
+    lacking = [report for report in await ask(client, db, config) if report.problems]
     if lacking:
         raise UsageError(
             f"{config.kind} {config.name} cannot start, nothing was stored:\n"
             + "\n".join(
-                f"  {each.who}: {problem}" for each in lacking for problem in each.problems or ()
+                f"  {report.who}: {problem}"
+                for report in lacking
+                for problem in report.problems or ()
             ),
             remedy=INSTALL,
         )
@@ -110,7 +114,9 @@ async def pollers(client: Client, db: Database, queue: str, kind: str) -> list[s
     # Temporal lists one that left for five minutes. This machine's clock may be off.
     since = (await store.now(db)).timestamp() - POLLER_SILENT_S
     return [
-        each.identity for each in described.pollers if each.last_access_time.ToSeconds() > since
+        poller.identity
+        for poller in described.pollers
+        if poller.last_access_time.ToSeconds() > since
     ]
 
 
@@ -118,21 +124,21 @@ async def _processes(
     client: Client, db: Database, config: AnyRun, workers: Sequence[str]
 ) -> list[Process]:
     """`workers`: the identities of the rollout workers."""
-    found = [
+    processes = [
         Process(ProcessRole.ROLLOUT_WORKER, identity, worker_queue(identity))
         for identity in workers
     ]
-    found += [
-        Process(ProcessRole.NODE, each.said.id, node_queue(each.said.id))
-        for each in await nodes.list_nodes(db)
-        if each.status in (NodeStatus.UP, NodeStatus.DRAINING)
+    processes += [
+        Process(ProcessRole.NODE, node.said.id, node_queue(node.said.id))
+        for node in await nodes.list_nodes(db)
+        if node.status in (NodeStatus.UP, NodeStatus.DRAINING)
     ]
     waiting = waiting_trainer_queue(campaign_id(config.name))
-    found += [
+    processes += [
         Process(ProcessRole.TRAINER, identity, waiting)
         for identity in (await pollers(client, db, waiting, "activity"))[:1]
     ]
-    return found
+    return processes
 
 
 async def _ask(

@@ -95,7 +95,7 @@ class _ForkServer:
     ) -> None:
         self.process = process
         self._reader, self._writer = streams
-        self._asked: dict[int, asyncio.Future[Forked]] = {}
+        self._answers: dict[int, asyncio.Future[Forked]] = {}
         self._members: dict[int, Forked] = {}
         self._reading: asyncio.Task[None] | None = None
         self.is_over = True
@@ -113,7 +113,7 @@ class _ForkServer:
         """Raises ForkServerLost."""
         if self.is_over:
             raise ForkServerLost
-        answer = self._asked[request.number] = asyncio.get_running_loop().create_future()
+        answer = self._answers[request.number] = asyncio.get_running_loop().create_future()
         self._writer.write(request.line())
         return await answer
 
@@ -125,16 +125,16 @@ class _ForkServer:
 
     async def _read(self) -> None:
         while line := await self._line():
-            told = json.loads(line)
-            if "number" in told:
-                member = self._members[told["pid"]] = Forked(told["pid"])
-                answer = self._asked.pop(told["number"])
+            event = json.loads(line)
+            if "number" in event:
+                member = self._members[event["pid"]] = Forked(event["pid"])
+                answer = self._answers.pop(event["number"])
                 if not answer.cancelled():
                     answer.set_result(member)
             else:
-                self._members.pop(told["pid"]).end(told["code"])
+                self._members.pop(event["pid"]).end(event["code"])
         self.is_over = True
-        for answer in self._asked.values():
+        for answer in self._answers.values():
             if not answer.cancelled():
                 answer.set_exception(ForkServerLost())
         await asyncio.gather(*(member.end_alone() for member in self._members.values()))
@@ -196,23 +196,23 @@ class Forks:
 
     async def _begin(self) -> _ForkServer:
         self._life = LifeBegun.now(self._log)
-        ours, theirs = socket.socketpair()
-        with theirs, self._log.open("ab") as log:
+        own_end, server_end = socket.socketpair()
+        with server_end, self._log.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 "cli.fork_server",
-                str(theirs.fileno()),
+                str(server_end.fileno()),
                 *self._modules,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **self._environment, **SINGLE_THREADED},
-                pass_fds=[theirs.fileno()],
+                pass_fds=[server_end.fileno()],
                 preexec_fn=die_with_parent,
                 start_new_session=True,
             )
-        return _ForkServer(process, await asyncio.open_unix_connection(sock=ours))
+        return _ForkServer(process, await asyncio.open_unix_connection(sock=own_end))
 
     def _failed(self, what: str, code: int) -> WorkFailed:
         end = self._life.ended("the fork server", code)

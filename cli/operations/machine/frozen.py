@@ -51,12 +51,12 @@ class FrozenWatch:
         """Look once; end with SIGKILL those that have stood still for FROZEN_S."""
         seen: dict[psutil.Process, int] = {}
         ended: list[FrozenProcess] = []
-        for each in watched:
-            for process in _standing(each):
+        for kept_process in watched:
+            for process in _standing(kept_process):
                 seen[process] = self._num_looks.get(process, 0) + 1
                 if seen[process] * LOOK_S > FROZEN_S:
                     os.kill(process.pid, signal.SIGKILL)
-                    ended.append(FrozenProcess(each.name, process.pid))
+                    ended.append(FrozenProcess(kept_process.name, process.pid))
         self._num_looks = seen
         return ended
 
@@ -67,9 +67,9 @@ def _standing(watched: KeptProcess) -> Iterable[psutil.Process]:
         family = [process, *(process.children(recursive=True) if watched.with_children else ())]
     except psutil.NoSuchProcess:
         return
-    for each in family:
+    for member in family:
         try:
-            if each.status() == psutil.STATUS_STOPPED:
-                yield each
+            if member.status() == psutil.STATUS_STOPPED:
+                yield member
         except psutil.NoSuchProcess:
             continue

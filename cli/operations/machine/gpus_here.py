@@ -27,7 +27,7 @@ def gpus_here() -> GpusHere | None:
         return None
     command = ["nvidia-smi", "--query-gpu=memory.total,name", "--format=csv,noheader,nounits"]
     try:
-        told = subprocess.run(
+        output = subprocess.run(
             [*command, f"--id={','.join(visible)}"],
             capture_output=True,
             text=True,
@@ -36,13 +36,13 @@ def gpus_here() -> GpusHere | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return parsed(told.stdout) if told.returncode == 0 else None
+    return parsed(output.stdout) if output.returncode == 0 else None
 
 
 def parsed(lines: str) -> GpusHere | None:
     """From lines as "81559, NVIDIA H100 80GB HBM3"."""
-    found = [line.split(", ", 1) for line in lines.splitlines() if ", " in line]
-    sizes = [int(memory) for memory, _ in found if memory.strip().isdigit()]
+    rows = [line.split(", ", 1) for line in lines.splitlines() if ", " in line]
+    sizes = [int(memory) for memory, _ in rows if memory.strip().isdigit()]
     if not sizes:
         return None
-    return GpusHere(found[0][1].strip(), len(sizes), min(sizes) * MIB)
+    return GpusHere(rows[0][1].strip(), len(sizes), min(sizes) * MIB)

@@ -19,15 +19,15 @@ _OPTION = "--home"
 
 def working_in(home: Path) -> list[tuple[int, str]]:
     """Each process with the command that it runs."""
-    found = {pid: f"runs {name}" for name, pid in supervised(home)}
+    commands = {pid: f"runs {name}" for name, pid in supervised(home)}
     for process in psutil.process_iter(["pid", "cmdline"]):
         words = process.info["cmdline"] or []
         command = _command(words)
-        if command is None or process.pid == os.getpid() or process.pid in found:
+        if command is None or process.pid == os.getpid() or process.pid in commands:
             continue
         if _home(process, words) == home.resolve():
-            found[process.pid] = f"is `mainspring {command}`"
-    return sorted(found.items())
+            commands[process.pid] = f"is `mainspring {command}`"
+    return sorted(commands.items())
 
 
 def _command(words: Sequence[str]) -> str | None:
@@ -35,7 +35,7 @@ def _command(words: Sequence[str]) -> str | None:
     for index, word in enumerate(words[:4]):
         is_module = word == "mainspring" and index > 0 and words[index - 1] == "-m"
         if is_module or Path(word).name == "mainspring":
-            rest = [each for each in words[index + 1 :] if not each.startswith("-")]
+            rest = [argument for argument in words[index + 1 :] if not argument.startswith("-")]
             if rest and rest[0] in _WORKING:
                 return " ".join(rest[: 2 if rest[0] in ("worker", "eval", "tasks", "bench") else 1])
     return None

@@ -82,13 +82,13 @@ def visible_gpus() -> tuple[str, ...]:
         return ()
     command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        output = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ()
-    found = tuple(said.stdout.split()) if said.returncode == 0 else ()
+    devices = tuple(output.stdout.split()) if output.returncode == 0 else ()
     narrowed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if narrowed is None or not found:
-        return found
+    if narrowed is None or not devices:
+        return devices
     return tuple(device for device in narrowed.split(",") if device not in ("", "-1"))
 
 
@@ -106,15 +106,15 @@ def is_here(url: str) -> bool:
 
 async def answering(engines: Sequence[str]) -> set[str]:
     """Those where an HTTP server answers now, of whatever kind."""
-    found: set[str] = set()
+    reached: set[str] = set()
     async with httpx.AsyncClient(timeout=ANSWER_TIMEOUT_S) as http:
         for url in engines:
             try:
                 await http.get(url + "/model_info")
             except httpx.HTTPError:
                 continue
-            found.add(url)
-    return found
+            reached.add(url)
+    return reached
 
 
 def engine_members(

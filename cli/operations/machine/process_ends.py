@@ -82,8 +82,8 @@ class LifeBegun:
         text = self._text()
         if code < 0:  # a fault in the machine's code: what Python told long before is not its cause
             text = "\n".join(text.splitlines()[-SIGNAL_LINES:])
-        if told := cause_in(text):
-            return told
+        if cause := cause_in(text):
+            return cause
         return "it told no error" if code else "it came to its end"
 
     def _is_out_of_memory(self) -> bool:
@@ -113,8 +113,8 @@ def cause_in(text: str) -> str:
                 return _message(own["told"], lines[index + 1 :])
             break
         if lines[index].endswith(_TRACEBACK):
-            if told := _end_of_traceback(lines, index + 1):
-                return told
+            if cause := _end_of_traceback(lines, index + 1):
+                return cause
             break
     filled = [bare for line in reversed(lines) if (bare := _BOX.sub(" ", line).strip())]
     filled = [line for line in filled[:NEAR_LINES] if line not in ("Error", _TRACEBACK)]
@@ -133,10 +133,12 @@ def _end_of_traceback(lines: list[str], begin: int) -> str | None:
         bare = line.removeprefix(frame)
         if bare.startswith(tuple(_INDENT)) or not bare:
             continue
-        found = _ERROR.fullmatch(bare)
-        if found is None or index < len(lines) - NEAR_LINES:
+        match = _ERROR.fullmatch(bare)
+        if match is None or index < len(lines) - NEAR_LINES:
             return None
-        return _message(found["told"], [each.removeprefix(frame) for each in lines[index + 1 :]])
+        return _message(
+            match["told"], [following.removeprefix(frame) for following in lines[index + 1 :]]
+        )
     return None
 
 

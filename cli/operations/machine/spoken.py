@@ -52,7 +52,7 @@ async def spoken(
 async def _silent(settings: Settings) -> str:
     """Who does not answer; empty when all do."""
     database, temporal = await asyncio.gather(_database(settings), _temporal(settings))
-    return "; ".join(each for each in (database, temporal) if each)
+    return "; ".join(sentence for sentence in (database, temporal) if sentence)
 
 
 async def _database(settings: Settings) -> str:

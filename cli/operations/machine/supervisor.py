@@ -140,21 +140,21 @@ class Supervisor:
 
 def supervised(home: Path) -> list[tuple[str, int]]:
     """The runs of a home whose workers a process here brings, and that process."""
-    names = [each.stem.removeprefix("train-") for each in (home / "run").glob("train-*.lock")]
-    found = [(name, Supervisor(home, name).pid()) for name in sorted(names)]
-    return [(name, pid) for name, pid in found if pid is not None]
+    names = [path.stem.removeprefix("train-") for path in (home / "run").glob("train-*.lock")]
+    pids = [(name, Supervisor(home, name).pid()) for name in sorted(names)]
+    return [(name, pid) for name, pid in pids if pid is not None]
 
 
-def starting(found: Sequence[Wait], home: Path, pid: int | None) -> list[Wait]:
+def starting(waits: Sequence[Wait], home: Path, pid: int | None) -> list[Wait]:
     """Waits for workers, told as those of a run whose workers process `pid` brings: they come."""
     if pid is None:
-        return list(found)
+        return list(waits)
     remedy = f"process {pid} is starting it: see {home / 'logs'}"
     return [
-        replace(each, what=each.what.replace("waiting for a", "starting a", 1), remedy=remedy)
-        if "`mainspring worker" in each.remedy
-        else each
-        for each in found
+        replace(wait, what=wait.what.replace("waiting for a", "starting a", 1), remedy=remedy)
+        if "`mainspring worker" in wait.remedy
+        else wait
+        for wait in waits
     ]
 
 

@@ -55,18 +55,18 @@ def open_store(home: Path, mirrors: Sequence[str]) -> ImageStore:
     return ImageStore(client, home / STATE, mirrors)
 
 
-async def survey(store: ImageStore, wanted: Collection[TaskImage]) -> list[ImageStatus]:
-    sizes = await store.sizes([each.image for each in wanted])
-    return [ImageStatus(each.image, each.num_tasks, sizes[each.image]) for each in wanted]
+async def survey(store: ImageStore, images: Collection[TaskImage]) -> list[ImageStatus]:
+    sizes = await store.sizes([image.image for image in images])
+    return [ImageStatus(image.image, image.num_tasks, sizes[image.image]) for image in images]
 
 
-async def pull_missing(store: ImageStore, wanted: Collection[TaskImage]) -> list[ImageStatus]:
+async def pull_missing(store: ImageStore, images: Collection[TaskImage]) -> list[ImageStatus]:
     """Shows its progress on stderr. Raises BackendUnavailable when Docker goes away."""
-    before = await survey(store, wanted)
+    before = await survey(store, images)
     missing = [status.image for status in before if status.num_bytes is None]
     errors = await _pull(store, missing) if missing else {}
     return [
-        replace(status, error=errors.get(status.image)) for status in await survey(store, wanted)
+        replace(status, error=errors.get(status.image)) for status in await survey(store, images)
     ]
 
 
@@ -80,14 +80,14 @@ async def _pull(store: ImageStore, missing: Sequence[str]) -> dict[str, str]:
         Label("{task.fields[so_far]}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Screen(stderr=True), transient=True) as shown:
-        whole = shown.add_task("images", total=len(missing), so_far=f"0 of {len(missing)}")
+    with Progress(*columns, console=Screen(stderr=True), transient=True) as bars:
+        whole = bars.add_task("images", total=len(missing), so_far=f"0 of {len(missing)}")
 
         async def one_by_one() -> None:
             for image in waiting:
-                line = shown.add_task(image, total=None, so_far="")
+                line = bars.add_task(image, total=None, so_far="")
                 try:
-                    await store.ensure(image, partial(_show, shown, line))
+                    await store.ensure(image, partial(_show, bars, line))
                 except BackendUnavailable:
                     raise
                 except SandboxError as error:
@@ -95,14 +95,14 @@ async def _pull(store: ImageStore, missing: Sequence[str]) -> dict[str, str]:
                     if isinstance(error, DiskFull):
                         errors.update((left, NOT_ASKED) for left in waiting)
                 finally:
-                    shown.remove_task(line)
+                    bars.remove_task(line)
                 num_done = next(counted)
-                shown.update(whole, completed=num_done, so_far=f"{num_done} of {len(missing)}")
+                bars.update(whole, completed=num_done, so_far=f"{num_done} of {len(missing)}")
 
         await asyncio.gather(*(one_by_one() for _ in range(NUM_AT_ONCE)))
     return errors
 
 
-def _show(shown: Progress, line: TaskID, here: int, total: int) -> None:
+def _show(bars: Progress, line: TaskID, here: int, total: int) -> None:
     so_far = f"{here / 1e6:.0f} of {total / 1e6:.0f} MB"
-    shown.update(line, completed=here, total=total, so_far=so_far)
+    bars.update(line, completed=here, total=total, so_far=so_far)

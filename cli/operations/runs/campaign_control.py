@@ -75,7 +75,7 @@ async def set_paused(
     except RPCError as error:
         await _refuse_ended(error, client, db, campaign, verb)
     begun = time.monotonic()
-    told = False
+    is_told = False
     while True:
         record = await campaigns.get(db, campaign)
         if record.status in campaigns.ENDS and paused:
@@ -97,8 +97,8 @@ async def set_paused(
                 f"campaign {campaign}: the order is recorded, and no rollout worker has taken it "
                 f"within {TAKEN_TIMEOUT_S:.0f} s ({', '.join(polling)}). It is {done} when one does"
             )
-        if not told and time.monotonic() - begun > SAY_AFTER_S:
-            told = True
+        if not is_told and time.monotonic() - begun > SAY_AFTER_S:
+            is_told = True
             say(f"the order is recorded: waiting until a rollout worker takes it ({polling[0]})")
         await asyncio.sleep(LOOK_S)
 

@@ -121,12 +121,12 @@ async def create(db: Database, config: Playing, here: Backends | None = None) ->
     return campaign
 
 
-async def _select(db: Database, config: OverTasks, made: Sequence[str]) -> list[Selected]:
-    """The tasks of its splits, excluded ones among them; bundled ones of the splits `made` are
+async def _select(db: Database, config: OverTasks, made_now: Sequence[str]) -> list[Selected]:
+    """The tasks of its splits, excluded ones among them; bundled ones of `made_now` are
     generated first. Raises UsageError when a split has none to use."""
     if config.tasks.source == BUNDLED:
         for split in SPLITS:
-            if split in made:
+            if split in made_now:
                 generated = make_tasks(config.seed, split, config.split_size(split) or 0)
                 await tasks.put_tasks(
                     db,
@@ -141,7 +141,7 @@ async def _select(db: Database, config: OverTasks, made: Sequence[str]) -> list[
 
 
 def _ids(selected: Sequence[Selected]) -> list[TaskId]:
-    return [each.task_id for each in selected if each.position is not None]
+    return [task.task_id for task in selected if task.position is not None]
 
 
 async def _used(db: Database, stored: CampaignRecord) -> list[TaskId]:
@@ -151,7 +151,7 @@ async def _used(db: Database, stored: CampaignRecord) -> list[TaskId]:
         config = (await campaigns.get(db, campaign_id(config.of))).config
     if isinstance(config, SftConfig):
         return []
-    return [id for each in config.splits for id in await selections.task_ids(db, config, each)]
+    return [id for split in config.splits for id in await selections.task_ids(db, config, split)]
 
 
 def _check_tokens(config: CampaignConfig) -> None:
@@ -172,11 +172,11 @@ def _check_chosen(config: OverTasks, split: str, chosen: list[Selected]) -> None
             remedy="import the tasks first (`mainspring tasks list` shows what is stored), or "
             "correct the names of source and splits",
         )
-    if all(each.position is None for each in chosen):
-        by_rate = Counter(each.exclusion for each in chosen)
+    if all(task.position is None for task in chosen):
+        by_rate = Counter(task.exclusion for task in chosen)
         if isinstance(config, CampaignConfig) and by_rate[Exclusion.VERIFICATION] < len(chosen):
             refuse_pass_rates(config, split, by_rate)
-        counts = Counter(each.verification for each in chosen)
+        counts = Counter(task.verification for task in chosen)
         raise UsageError(
             f"{what} that are verified: {_counted(counts)}",
             remedy=f"run `mainspring tasks verify --source {config.task_source} --split {split}`, "

@@ -184,8 +184,12 @@ def as_json(planned: Planned) -> dict[str, Any]:
         "lacks_bytes": plan.lacks_bytes(planned.gpu_bytes) if planned.gpu_bytes else None,
         "fits": planned.fits if planned.gpu_bytes else None,
         "changes": [
-            {"trainer": each.fields, "peak_bytes": each.peak_bytes, "num_ranks": each.num_ranks}
-            for each in planned.changes
+            {
+                "trainer": change.fields,
+                "peak_bytes": change.peak_bytes,
+                "num_ranks": change.num_ranks,
+            }
+            for change in planned.changes
         ],
         "notes": planned.notes,
     }

@@ -65,8 +65,8 @@ async def read(db: Database, settings: Settings, name: str) -> CampaignView:
 
 
 async def _clocks_off(db: Database) -> dict[str, str]:
-    told = {whose: clock_told(off_s) for whose, off_s in (await clocks(db)).items()}
-    return {whose: words for whose, words in told.items() if words}
+    sentences = {whose: clock_told(off_s) for whose, off_s in (await clocks(db)).items()}
+    return {whose: words for whose, words in sentences.items() if words}
 
 
 async def _moves(
@@ -82,5 +82,5 @@ async def _moves(
         return (), (Wait(error.message, error.remedy),)
     except RPCError as error:
         return (), (Wait(f"Temporal refused: {error.message}"),)
-    found = starting(waits(scene), settings.home, Supervisor(settings.home, record.id).pid())
-    return tuple(doing(scene)), tuple(found)
+    all_waits = starting(waits(scene), settings.home, Supervisor(settings.home, record.id).pid())
+    return tuple(doing(scene)), tuple(all_waits)

@@ -108,14 +108,14 @@ async def until_left(configured: Settings, name: str, say: Callable[[str], None]
     it is about to leave. One that trains is left to be refused."""
     supervisor = Supervisor(configured.home, name)
     begun = time.monotonic()
-    said = ""
+    last_sentence = ""
     while (pid := supervisor.pid()) is not None and time.monotonic() - begun < LEAVE_TIMEOUT_S:
         if not await _is_ending(configured.home, campaign_id(name)):
             return
         sentence = f"process {pid} ends campaign {name}: waiting until it has left"
-        if sentence != said:
+        if sentence != last_sentence:
             say(sentence)
-        said = sentence
+        last_sentence = sentence
         await asyncio.sleep(LOOK_S)
 
 

@@ -50,20 +50,20 @@ async def retry(
     """Raises UsageError when one is final, before anything is done; with `skip_final` when all
     are."""
     done = Retried()
-    records = [await rollouts.get(db, each) for each in ids]
+    records = [await rollouts.get(db, rollout) for rollout in ids]
     of_ended: dict[CampaignId, list[RolloutId]] = {}
     to_reset: list[RolloutId] = []
-    for each in records:
-        group = await groups.get(db, each.group)
-        campaign = await campaigns.get(db, each.campaign)
+    for record in records:
+        group = await groups.get(db, record.group)
+        campaign = await campaigns.get(db, record.campaign)
         if group.kind is GroupKind.TRAIN and group.status is not GroupStatus.RUNNING:
-            done.final.append(each.id)
+            done.final.append(record.id)
         elif campaign.kind is not CampaignKind.TRAIN and campaign.status in campaigns.ENDS:
-            of_ended.setdefault(campaign.id, []).append(each.id)
-        elif each.run_id is None and each.phase is not RolloutPhase.DONE:
-            done.waiting.append(each.id)
+            of_ended.setdefault(campaign.id, []).append(record.id)
+        elif record.run_id is None and record.phase is not RolloutPhase.DONE:
+            done.waiting.append(record.id)
         else:
-            to_reset.append(each.id)
+            to_reset.append(record.id)
     if done.final and not (skip_final and len(done.final) < len(records)):
         named = ", ".join(done.final[:NUM_NAMED]) + (", ..." if len(done.final) > NUM_NAMED else "")
         raise UsageError(
@@ -71,14 +71,14 @@ async def retry(
             f"closed: {named}",
             remedy="a closed training group does not change; nothing was retried",
         )
-    for each in to_reset:
-        (done.reset if await reset(client, each) else done.waiting).append(each)
-    for campaign, given in of_ended.items():
-        for each in given:
-            await rollouts.give_back(db, each)
+    for rollout in to_reset:
+        (done.reset if await reset(client, rollout) else done.waiting).append(rollout)
+    for campaign, rollouts_of in of_ended.items():
+        for rollout in rollouts_of:
+            await rollouts.give_back(db, rollout)
         await campaigns.reopen(db, campaign)
         await launch.start(client, db, campaign)
-        done.returned += given
+        done.returned += rollouts_of
         done.restarted.append(campaign)
         done.kinds[campaign] = (await campaigns.get(db, campaign)).kind
     return done
@@ -98,7 +98,9 @@ async def reset(client: Client, rollout: RolloutId) -> bool:
             remedy="start its campaign again: it runs the rollouts that have not ended",
         ) from None
     completed = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
-    first = next((each.event_id for each in history.events if each.event_type == completed), None)
+    first = next(
+        (event.event_id for event in history.events if event.event_type == completed), None
+    )
     if first is None:
         return False
     await client.workflow_service.reset_workflow_execution(

@@ -116,13 +116,13 @@ class Conductor:
         require_finished(record, f"to resume it, run `{again}`")
         return record
 
-    async def split_of(self, raw: Mapping[str, Any], given: str | None) -> str:
-        """The split that is meant: `given`, the one a stored run of this name has, or the source's
+    async def split_of(self, raw: Mapping[str, Any], split: str | None) -> str:
+        """The split that is meant: `split`, the one a stored run of this name has, or the source's
         only one. Raises UsageError."""
         stored = await campaigns.find(self.db, campaign_id(raw["name"]))
-        if given is None and stored is not None and isinstance(stored.config, Measurement):
+        if split is None and stored is not None and isinstance(stored.config, Measurement):
             return stored.config.split
-        return await chosen_split(self.db, raw["tasks"]["source"], given)
+        return await chosen_split(self.db, raw["tasks"]["source"], split)
 
     async def regrade_config(self, of: str, name: str) -> RegradeConfig:
         """The regrade of campaign `of`, under a name of its own."""
@@ -134,11 +134,11 @@ class Conductor:
         config = source.config
         if isinstance(config, SftConfig):
             raise UsageError(f"{of} is a supervised run: it has no patch to grade again")
-        taken: dict[str, Any] = {each: getattr(config, each) for each in RunConfig.model_fields}
+        fields: dict[str, Any] = {field: getattr(config, field) for field in RunConfig.model_fields}
         if not isinstance(config, CampaignConfig):
-            taken["split"] = config.split
-        taken |= {"name": name, "of": source.id, "concurrency": concurrency_of(config)}
-        return RegradeConfig(**taken)
+            fields["split"] = config.split
+        fields |= {"name": name, "of": source.id, "concurrency": concurrency_of(config)}
+        return RegradeConfig(**fields)
 
     async def _is_done(self, config: RunConfig) -> bool:
         stored = await campaigns.find(self.db, campaign_id(config.name))

@@ -74,10 +74,12 @@ async def look(
     status = record.status if own else (await campaigns.get(db, record.id)).status
     if status in ENDED:
         return Scene(record.id, record.kind, status, at, is_running=False)
-    described = [each for each in (own, *others) if each is not None]
-    pending = tuple(_pending(of, each, at) for of, raw in described for each in _activities(raw))
-    stuck = tuple(found for of, raw in described if (found := _stuck(of, raw)) is not None)
-    queues = {each.queue for each in pending if each.queue}
+    described = [workflow for workflow in (own, *others) if workflow is not None]
+    pending = tuple(
+        _pending(of, activity, at) for of, raw in described for activity in _activities(raw)
+    )
+    stuck = tuple(task for of, raw in described if (task := _stuck(of, raw)) is not None)
+    queues = {activity.queue for activity in pending if activity.queue}
     polled = await asyncio.gather(
         *(_pollers(client, name, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY) for name in queues)
     )
@@ -131,37 +133,37 @@ async def _paused(
 ) -> tuple[Wait, ...]:
     """Engines that have been paused for long. They are asked while a reply is late: a paused engine
     is healthy by its own word, and keeps the requests."""
-    asked = [
-        each.since if each.activity in REPLIES else each.asked_at
-        for each in pending
-        if each.state is PendingState.STARTED
+    times = [
+        activity.since if activity.activity in REPLIES else activity.asked_at
+        for activity in pending
+        if activity.state is PendingState.STARTED
     ]
-    if not any(since is not None and at - since > GRACE for since in asked):
+    if not any(since is not None and at - since > GRACE for since in times):
         return ()
     policy = record.config.policy
     if policy.api is not PolicyApi.SGLANG:
         return ()
     key = settings.policy_api_key.get_secret_value()
-    found = await paused_engines(policy.engines, api_key=key)
+    engines = await paused_engines(policy.engines, api_key=key)
     return tuple(
         Wait(
-            f"policy engine {each.url} is paused"
-            + (f", {each.num_waiting} requests wait in it" if each.num_waiting else ""),
-            each.remedy,
-            None if each.paused_s is None else at - timedelta(seconds=each.paused_s),
+            f"policy engine {engine.url} is paused"
+            + (f", {engine.num_waiting} requests wait in it" if engine.num_waiting else ""),
+            engine.remedy,
+            None if engine.paused_s is None else at - timedelta(seconds=engine.paused_s),
             rank=1,
         )
-        for each in found
-        if each.paused_s is None or each.paused_s > PAUSED_S
+        for engine in engines
+        if engine.paused_s is None or engine.paused_s > PAUSED_S
     )
 
 
 async def _holding(db: Database, record: CampaignRecord, at: datetime) -> tuple[Wait, ...]:
     """Processes that hold others up: a trainer that is silent, one that loads weights for long."""
-    found: list[Wait] = []
+    waits: list[Wait] = []
     trainer = await trainers.holder(db, record.id)
     if trainer is not None and not trainer.released and trainer.silent_s > LEASE_SILENT_S:
-        found.append(
+        waits.append(
             Wait(
                 f"trainer {trainer.owner} does not answer",
                 "it ended or stands still: end it (kill -9), and start "
@@ -172,7 +174,7 @@ async def _holding(db: Database, record: CampaignRecord, at: datetime) -> tuple[
     name = leases.publishing(record.id)
     loading = (await leases.holders(db, [name])).get(name)
     if loading is not None and loading.held_s > LOADS_S:
-        found.append(
+        waits.append(
             Wait(
                 f"{loading.owner} loads weights into the policy engines",
                 "look at its log, and at the engines'; others wait for it",
@@ -180,7 +182,7 @@ async def _holding(db: Database, record: CampaignRecord, at: datetime) -> tuple[
                 rank=1,
             )
         )
-    return tuple(found)
+    return tuple(waits)
 
 
 async def _silent_gateways(
@@ -188,8 +190,10 @@ async def _silent_gateways(
 ) -> tuple[Wait, ...]:
     """Gateways that take a connection and do not answer, while programs play: their node lives and
     beats, so that nothing else tells of it. One that refuses is started again, or stopped."""
-    plays = (each for each in pending if each.activity == RUN_PROGRAM.name)
-    if not any(each.state is PendingState.STARTED and at - each.since > GRACE for each in plays):
+    plays = (activity for activity in pending if activity.activity == RUN_PROGRAM.name)
+    if not any(
+        activity.state is PendingState.STARTED and at - activity.since > GRACE for activity in plays
+    ):
         return ()
     addresses = gateway_addresses.found(settings)
     silent = [
@@ -251,7 +255,7 @@ def _pending(of: str, raw: Any, at: datetime) -> Pending:
         else [raw.scheduled_time, raw.next_attempt_schedule_time, raw.last_attempt_complete_time]
     )
     failure = raw.last_failure if raw.HasField("last_failure") else None
-    notes = [each.data.decode(errors="replace") for each in raw.heartbeat_details.payloads]
+    notes = [payload.data.decode(errors="replace") for payload in raw.heartbeat_details.payloads]
     asked_at = _asked_at(notes[2], _time(raw.last_heartbeat_time)) if len(notes) > 2 else None
     return Pending(
         of=of,
@@ -259,16 +263,16 @@ def _pending(of: str, raw: Any, at: datetime) -> Pending:
         queue=raw.activity_options.task_queue.name,
         state=PendingState.STARTED if started else PendingState.SCHEDULED,
         attempt=raw.attempt,
-        since=max((_time(each) for each in times if each.seconds), default=at),
+        since=max((_time(moment) for moment in times if moment.seconds), default=at),
         failure=None if failure is None else Failure(_kind(failure), _message(failure)),
         note=notes[0].strip('"') if notes else "",
         asked_at=asked_at if started else None,
     )
 
 
-def _asked_at(told: str, beat_at: datetime) -> datetime | None:
+def _asked_at(note: str, beat_at: datetime) -> datetime | None:
     """Since when an activity of several turns asks for a reply."""
-    asked_s = json.loads(told).get(ASKED_S)
+    asked_s = json.loads(note).get(ASKED_S)
     return None if asked_s is None else beat_at - timedelta(seconds=asked_s)
 
 
@@ -300,7 +304,9 @@ async def _pollers(
             namespace=client.namespace, task_queue=TaskQueue(name=queue), task_queue_type=kind
         )
     )
-    return tuple(Poller(each.identity, _time(each.last_access_time)) for each in described.pollers)
+    return tuple(
+        Poller(poller.identity, _time(poller.last_access_time)) for poller in described.pollers
+    )
 
 
 def _time(stamp: Timestamp) -> datetime:

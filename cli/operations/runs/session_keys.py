@@ -45,6 +45,6 @@ async def revoke(db: Database, name: str) -> CampaignId:
 
 def next_step(home: Path | None) -> str:
     """Where agents show the key."""
-    known = gateway_addresses.found(load_settings(home))
-    at = ", ".join(known) or "none is up: start `mainspring worker gateway --port 8400`"
+    addresses = gateway_addresses.found(load_settings(home))
+    at = ", ".join(addresses) or "none is up: start `mainspring worker gateway --port 8400`"
     return f"give the key to your agents: POST /sessions at a gateway ({at})"

@@ -53,7 +53,7 @@ class SftSamples:
         self._max_tokens = config.trainer.max_tokens or facts.max_context
         self._num_too_long = self._longest = self._num_empty = 0
         self._first_empty = ""
-        self.told: list[str] = []
+        self.outcomes: list[str] = []
         """Outcome of each source, in words."""
 
     async def check_campaigns(self) -> None:
@@ -77,16 +77,16 @@ class SftSamples:
                 num_samples += 1
                 yield sample
             of = f"{chosen}, " if source.campaign is not None else ""
-            self.told.append(f"{source.named}: {of}{num_samples} samples")
+            self.outcomes.append(f"{source.named}: {of}{num_samples} samples")
         if self._num_empty:
-            self.told.append(
+            self.outcomes.append(
                 f"{self._num_empty} empty replies are not trained, the first in {self._first_empty}"
             )
 
     def complete(self, data: StoredSftData) -> StoredSftData:
         """With what was skipped. Raises UsageError when the run cannot be made of it."""
         name, trainer = self._config.name, self._config.trainer
-        told = "; ".join(self.told)
+        text = "; ".join(self.outcomes)
         if self._num_too_long and self._config.data.overlong is OverlongSample.REFUSE:
             total = data.num_samples + self._num_too_long
             raise UsageError(
@@ -96,7 +96,7 @@ class SftSamples:
             )
         if not data.num_samples:
             raise UsageError(
-                f"run {name}: there is no sample to train on: {told}"
+                f"run {name}: there is no sample to train on: {text}"
                 + (f"; {self._num_too_long} too long" if self._num_too_long else ""),
                 remedy="choose other rollouts (min_reward, max_per_task, min_version and "
                 "max_version of [[data.sources]]), or another source",
@@ -104,7 +104,7 @@ class SftSamples:
         if trainer.batch_size > data.num_samples:
             raise UsageError(
                 f"run {name}: trainer.batch_size = {trainer.batch_size} is more than its "
-                f"{data.num_samples} samples ({told})",
+                f"{data.num_samples} samples ({text})",
                 remedy="lower trainer.batch_size, or add sources",
             )
         return replace(data, num_skipped=self._num_too_long)
@@ -144,11 +144,11 @@ class SftSamples:
             ids.extend(new)
             mask.extend([is_own] * len(new))
 
-        for number, (asked, replied) in enumerate(chat.exchanges):
+        for number, (prompt, replied) in enumerate(chat.exchanges):
             if number:
-                append(self._tokenizer.next_prompt_ids(asked, closed=True), False)
+                append(self._tokenizer.next_prompt_ids(prompt, closed=True), False)
             else:
-                append(self._tokenizer.prompt_ids(chat.system, asked), False)
+                append(self._tokenizer.prompt_ids(chat.system, prompt), False)
             # An empty reply would train the token that ends it, right after the prompt.
             is_empty = not replied.strip()
             append(self._tokenizer.reply_ids(replied), not is_empty)
@@ -199,7 +199,9 @@ class SftSamples:
     async def _model_of(self, record: CampaignRecord) -> Path | None:
         """None where nothing tells it."""
         first = [
-            each for each in await policies.list_policies(self._db, record.id) if each.version == 0
+            policy
+            for policy in await policies.list_policies(self._db, record.id)
+            if policy.version == 0
         ]
         if first:
             return Path(first[0].path)

@@ -30,8 +30,8 @@ def read_file(path: Path) -> Iterator[tuple[str, ImportedChat | ImportedTokens]]
             else:
                 yield from _lines(path, file)
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
-        said = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"{path}: cannot be read: {said}") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{path}: cannot be read: {reason}") from None
 
 
 def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[str, ImportedChat | ImportedTokens]]:
@@ -57,13 +57,13 @@ def _begins_a_list(file: BinaryIO) -> bool:
 
 def _listed(path: Path, file: BinaryIO) -> Iterator[tuple[str, ImportedChat | ImportedTokens]]:
     try:
-        found: list[Any] = json.loads(_decoded(file.read().removeprefix(_BOM), str(path)))
+        rows: list[Any] = json.loads(_decoded(file.read().removeprefix(_BOM), str(path)))
     except (ValueError, RecursionError) as error:
         raise UsageError(
             f"{path}: not JSON: {error}", remedy="if the file was cut short, copy it again"
         ) from None
-    for number, given in enumerate(found, start=1):
-        yield f"{path}:{number}", read_object(given, f"{path}:{number}")
+    for number, row in enumerate(rows, start=1):
+        yield f"{path}:{number}", read_object(row, f"{path}:{number}")
 
 
 def _rows(path: Path) -> Iterator[tuple[str, ImportedChat | ImportedTokens]]:
@@ -78,10 +78,10 @@ def _rows(path: Path) -> Iterator[tuple[str, ImportedChat | ImportedTokens]]:
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(_ROWS_AT_ONCE):
-                for given in batch.to_pylist():
+                for row in batch.to_pylist():
                     number += 1
                     where = f"{path}:{number}"
-                    yield where, read_object(given, where)
+                    yield where, read_object(row, where)
     except pyarrow.ArrowException as error:
         raise UsageError(
             f"{path}: cannot be read as parquet: {str(error).splitlines()[0]}",

@@ -98,7 +98,7 @@ async def store(services: Conductor, config: SftConfig) -> CampaignId:
         samples = SftSamples(db, config, model)
         await samples.check_campaigns()
         data = await sft.create(db, config, samples.read(), samples.complete)
-    for line in samples.told:
+    for line in samples.outcomes:
         services.say(line)
     skipped = f", {data.num_skipped} skipped as too long" if data.num_skipped else ""
     services.say(

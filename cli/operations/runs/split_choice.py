@@ -14,27 +14,27 @@ NUM_LISTED = 10
 """Task sets named in an error; more would hide the message."""
 
 
-async def chosen_split(db: Database, source: str, given: str | None) -> str:
-    """`given`, or the only split of `source`. Raises UsageError."""
+async def chosen_split(db: Database, source: str, choice: str | None) -> str:
+    """`choice`, or the only split of `source`. Raises UsageError."""
     if source == BUNDLED:
-        if given is None:
+        if choice is None:
             raise _ambiguous(source, list(SPLITS))
-        return given
+        return choice
     stored = await tasks.list_splits(db)
-    sizes = {each.split: each.num_tasks for each in stored if each.source == source}
-    if given in sizes:
-        return given
+    sizes = {row.split: row.num_tasks for row in stored if row.source == source}
+    if choice in sizes:
+        return choice
     if not sizes:
-        known = list(dict.fromkeys(each.source for each in stored))
+        sources = list(dict.fromkeys(row.source for row in stored))
         raise UsageError(
             f"no tasks of source {source!r} are stored"
-            + (f"; stored sources: {', '.join(known[:NUM_LISTED])}" if known else ""),
+            + (f"; stored sources: {', '.join(sources[:NUM_LISTED])}" if sources else ""),
             remedy="import tasks with `mainspring tasks import`, or correct --source",
         )
     listed = [f"{split} {number}" for split, number in sizes.items()]
-    if given is not None:
+    if choice is not None:
         raise UsageError(
-            f"source {source!r} has no tasks in split {given!r}; splits: {', '.join(listed)}",
+            f"source {source!r} has no tasks in split {choice!r}; splits: {', '.join(listed)}",
             remedy="correct --split",
         )
     if len(sizes) > 1:

@@ -44,26 +44,28 @@ class Alive:
 
     def __str__(self) -> str:
         counts = Counter(kind for id, kind in self.workflows.items() if id != self.own)
-        told = ["its workflow"] if self.own in self.workflows else []
+        parts = ["its workflow"] if self.own in self.workflows else []
         for kind, number in sorted(counts.items()):
             one, many = _NOUNS.get(Workflow(kind), (f"workflow {kind}", f"workflows {kind}"))
-            told.append(f"{number} {one if number == 1 else many}")
+            parts.append(f"{number} {one if number == 1 else many}")
         if self.sandboxes:
             number = len(self.sandboxes)
-            told.append(f"{number} {'sandbox' if number == 1 else 'sandboxes'}")
-        return ", ".join(told) or "nothing"
+            parts.append(f"{number} {'sandbox' if number == 1 else 'sandboxes'}")
+        return ", ".join(parts) or "nothing"
 
 
 async def look(db: Database, client: Client, campaign: CampaignId) -> Alive:
     """Raises DatabaseError, RPCError."""
     own = campaign_workflow(campaign)
     query = f"CampaignId = '{campaign}' AND ExecutionStatus = 'Running'"
-    workflows = {each.id: each.workflow_type async for each in client.list_workflows(query)}
+    workflows = {
+        workflow.id: workflow.workflow_type async for workflow in client.list_workflows(query)
+    }
     leases = await sandboxes.open_of(db, campaign)
     if leases:
-        holding = {each.said.id for each in await nodes.list_nodes(db) if each.status in _HOLDING}
-        leases = [each for each in leases if each.node in holding]
-    return Alive(workflows, own, frozenset(each.sandbox for each in leases))
+        holding = {node.said.id for node in await nodes.list_nodes(db) if node.status in _HOLDING}
+        leases = [lease for lease in leases if lease.node in holding]
+    return Alive(workflows, own, frozenset(lease.sandbox for lease in leases))
 
 
 class Ending:

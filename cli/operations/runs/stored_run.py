@@ -59,11 +59,11 @@ async def stored_here(home: Path | None, name: str, kind: type[RunT]) -> RunT:
     return await with_database(home, lambda db: stored(db, name, kind))
 
 
-def changed(config: RunT, given: Mapping[str, Any], where: str) -> RunT:
+def changed(config: RunT, values: Mapping[str, Any], where: str) -> RunT:
     """With what was given beside the name: values by field, sections as tables. What may not
     change is refused when the run is stored. Raises ConfigError."""
     raw = config.model_dump(mode="json")
-    for field, value in given.items():
+    for field, value in values.items():
         raw[field] = {**raw[field], **value} if isinstance(value, dict) else value
     try:
         return type(config).model_validate(raw)

@@ -21,8 +21,8 @@ def grpo(rewards_G: Sequence[float | None], trainer: TrainerConfig) -> list[floa
     scored = [reward for reward in rewards_G if reward is not None]
     if is_flat(scored) or trainer.std is Std.NONE:
         return dr_grpo(rewards_G, trainer)
-    found = iter(compared([[reward] for reward in scored], trainer))
-    return [None if reward is None else next(found)[0] for reward in rewards_G]
+    advantages = iter(compared([[reward] for reward in scored], trainer))
+    return [None if reward is None else next(advantages)[0] for reward in rewards_G]
 
 
 def compared(scores_RN: Sequence[Sequence[float]], trainer: TrainerConfig) -> list[list[float]]:

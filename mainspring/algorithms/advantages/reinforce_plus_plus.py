@@ -25,14 +25,19 @@ class ReinforcePlusPlus:
         self, advantages_NG: Sequence[Sequence[float | None]], trainer: TrainerConfig
     ) -> list[list[float | None]]:
         """A batch whose scored rewards are all equal, or with a single one, gives exact zeros."""
-        scored = [each for group in advantages_NG for each in group if each is not None]
+        scored = [
+            advantage for group in advantages_NG for advantage in group if advantage is not None
+        ]
         if is_flat(scored):
-            return [[None if each is None else 0.0 for each in group] for group in advantages_NG]
+            return [
+                [None if advantage is None else 0.0 for advantage in group]
+                for group in advantages_NG
+            ]
         mean = self.centre(scored)
-        variance = sum((each - mean) ** 2 for each in scored) / (len(scored) - 1)
+        variance = sum((advantage - mean) ** 2 for advantage in scored) / (len(scored) - 1)
         scale = (variance + VARIANCE_EPS) ** 0.5
         return [
-            [None if each is None else (each - mean) / scale for each in group]
+            [None if advantage is None else (advantage - mean) / scale for advantage in group]
             for group in advantages_NG
         ]
 

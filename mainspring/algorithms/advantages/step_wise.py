@@ -46,17 +46,17 @@ class StepWise:
             if reward is None:
                 continue
             for number, turn in enumerate(turns):
-                found = reward * trainer.turn_discount**turn.num_after
-                groups[turn.index].setdefault(rollout, []).append((number, found))
+                turn_return = reward * trainer.turn_discount**turn.num_after
+                groups[turn.index].setdefault(rollout, []).append((number, turn_return))
         for turns_RN in groups.values():
-            returns_RN = [[found for _, found in turns] for turns in turns_RN.values()]
-            for (rollout, turns), found_N in zip(
+            returns_RN = [[value for _, value in turns] for turns in turns_RN.values()]
+            for (rollout, turns), advantages_N in zip(
                 turns_RN.items(), compared(returns_RN, trainer), strict=True
             ):
                 of_rollout = advantages[rollout]
                 assert of_rollout is not None
-                for (number, _), found in zip(turns, found_N, strict=True):
-                    of_rollout[number] = found
+                for (number, _), advantage in zip(turns, advantages_N, strict=True):
+                    of_rollout[number] = advantage
         return advantages
 
 

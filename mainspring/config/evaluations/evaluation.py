@@ -44,5 +44,5 @@ class EvaluationFile(RunConfig):
 
     def config(self) -> EvaluationConfig:
         shared = {name: getattr(self, name) for name in RunConfig.model_fields}
-        given = {name: getattr(self.run, name) for name in TaskSlice.model_fields}
-        return EvaluationConfig(**shared, **given, concurrency=self.evaluation.concurrency)
+        task_slice = {name: getattr(self.run, name) for name in TaskSlice.model_fields}
+        return EvaluationConfig(**shared, **task_slice, concurrency=self.evaluation.concurrency)

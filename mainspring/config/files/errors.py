@@ -51,10 +51,10 @@ def explain(
     """A line for each mistake, at most MAX_LINES. `named` gives what a field is called where it was
     given otherwise, as in an option of a command."""
     lines = []
-    for each in error.errors():
-        path = ".".join(map(str, each["loc"]))
-        said = _said(each, model)
-        lines.append(f"{named.get(path, path)}: {said}" if path else said)
+    for mistake in error.errors():
+        path = ".".join(map(str, mistake["loc"]))
+        sentence = _said(mistake, model)
+        lines.append(f"{named.get(path, path)}: {sentence}" if path else sentence)
     return shortened(lines)
 
 
@@ -66,11 +66,11 @@ def shortened(lines: list[str]) -> list[str]:
 
 def syntax_lines(error: Exception, text: str) -> str:
     """The parser's words, and the line they are about."""
-    found = _LINE.search(str(error))
+    match = _LINE.search(str(error))
     lines = text.splitlines()
-    if found is None or not 0 < int(found[1]) <= len(lines):
+    if match is None or not 0 < int(match[1]) <= len(lines):
         return str(error)
-    return f"{error}\n    {lines[int(found[1]) - 1].strip()}"
+    return f"{error}\n    {lines[int(match[1]) - 1].strip()}"
 
 
 def shown(value: Any) -> str:
@@ -79,27 +79,27 @@ def shown(value: Any) -> str:
 
 
 def _said(error: Any, model: type[BaseModel]) -> str:
-    kind, given, context = error["type"], error["input"], error.get("ctx", {})
+    kind, value, context = error["type"], error["input"], error.get("ctx", {})
     if kind == "extra_forbidden":
         near = _nearest(error["loc"], model)
         return f"no such field; did you mean {near}?" if near else "no such field"
     if kind == "missing":
         return "is missing"
     if kind in _PLAIN:
-        return f"{_PLAIN[kind]}, not {shown(given)}"
+        return f"{_PLAIN[kind]}, not {shown(value)}"
     if kind in _BOUNDS:
         words, key = _BOUNDS[kind]
         bound = context[key]
         number = f"{bound:g}" if abs(bound) < 1e6 else f"{bound:,.0f}"
-        return f"{words} {number}, not {shown(given)}"
+        return f"{words} {number}, not {shown(value)}"
     if kind in ("enum", "literal_error"):
-        return f"must be {context['expected']}, not {shown(given)}"
+        return f"must be {context['expected']}, not {shown(value)}"
     if kind in ("too_short", "string_too_short"):
         return f"must have at least {context['min_length']} {_unit(kind, context['min_length'])}"
     if kind in ("too_long", "string_too_long"):
         most = context["max_length"]
-        found = f", not {shown(given)}" if kind == "too_long" else ""
-        return f"must have at most {most} {_unit(kind, most)}{found}"
+        suffix = f", not {shown(value)}" if kind == "too_long" else ""
+        return f"must have at most {most} {_unit(kind, most)}{suffix}"
     message = error["msg"].removeprefix("Value error, ")
     return "; ".join(line.strip() for line in message.splitlines())
 

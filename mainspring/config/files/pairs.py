@@ -43,8 +43,8 @@ def refusals(config: Together) -> list[str]:
 
 def warnings(config: Together) -> list[str]:
     """Warnings of what is not refused, in the order of the table."""
-    told = (pair.text(config) for pair in WARNED if pair.when(config))
-    return [*told, *_idle(config), *leftovers(config)]
+    sentences = (pair.text(config) for pair in WARNED if pair.when(config))
+    return [*sentences, *_idle(config), *leftovers(config)]
 
 
 def _bounds_leave_out_one(config: Together) -> bool:
@@ -384,12 +384,12 @@ def _policy_steps(config: Together) -> int:
 def _idle(config: Together) -> Iterator[str]:
     """Things that are given twice or counted for nothing."""
     for part in config.reward.parts:
-        if not part.weight and any(each.weight for each in config.reward.parts):
+        if not part.weight and any(other.weight for other in config.reward.parts):
             yield f'reward.parts "{part.name}" has the weight 0: it is computed and not counted'
     for name, values in (
         ("policy.engines", config.policy.engines),
         ("evaluation.splits", config.evaluation.splits),
     ):
-        twice = sorted({each for each in values if values.count(each) > 1})
+        twice = sorted({value for value in values if values.count(value) > 1})
         if twice and not any(url.endswith(":0") for url in twice):
             yield f"{name} has {', '.join(twice)} more than once: it counts once"

@@ -44,9 +44,9 @@ def expanded(raw: dict[str, Any]) -> dict[str, Any]:
         return raw
     filled = dict(raw)
     for section, settings in _SETTINGS[Preset(name)].items():
-        given = raw.get(section, {})
-        if isinstance(given, dict):
-            filled[section] = {**settings, **given}
+        table = raw.get(section, {})
+        if isinstance(table, dict):
+            filled[section] = {**settings, **table}
     policy = filled["policy"]
     if isinstance(policy, dict) and "max_context" not in policy:
         own = _own_context(policy)

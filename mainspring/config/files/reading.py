@@ -53,10 +53,12 @@ def load_sft(path: Path) -> SftConfig:
     file and each wrong field."""
     config = _checked(SftFile, with_model_path(read_toml(path), path), str(path), {}).config()
     sources = tuple(
-        each
-        if each.file is None
-        else each.model_copy(update={"file": os.path.normpath(path.absolute().parent / each.file)})
-        for each in config.data.sources
+        source
+        if source.file is None
+        else source.model_copy(
+            update={"file": os.path.normpath(path.absolute().parent / source.file)}
+        )
+        for source in config.data.sources
     )
     return config.model_copy(update={"data": config.data.model_copy(update={"sources": sources})})
 
@@ -74,13 +76,13 @@ def read_toml(path: Path) -> dict[str, Any]:
             f"{path}: not TOML: {error}", remedy="save the file as UTF-8 text"
         ) from None
     try:
-        found = tomllib.loads(text)
-        if (field := _with_nul(found)) is not None:
+        table = tomllib.loads(text)
+        if (field := _with_nul(table)) is not None:
             raise ConfigError(
                 f"{path}: {field}: holds NUL, which no path and no stored text can",
                 remedy="take the \\u0000 out",
             )
-        return found
+        return table
     except RecursionError:
         raise ConfigError(
             f"{path}: it is nested too deeply", remedy="see docs/campaign.md for its sections"
@@ -92,17 +94,17 @@ def read_toml(path: Path) -> dict[str, Any]:
         ) from None
 
 
-def _with_nul(given: object, field: str = "") -> str | None:
+def _with_nul(data: object, field: str = "") -> str | None:
     """The first field that holds the character; None when none does."""
-    if isinstance(given, str):
-        return field if "\0" in given else None
+    if isinstance(data, str):
+        return field if "\0" in data else None
     inner: Mapping[str, object] = {}
-    if isinstance(given, dict):
-        inner = {f"{field}.{key}".lstrip("."): value for key, value in given.items()}
-    elif isinstance(given, list):
-        inner = {f"{field}.{number}": value for number, value in enumerate(given)}
-    found = (repr(name) if "\0" in name else _with_nul(inner[name], name) for name in inner)
-    return next((each for each in found if each is not None), None)
+    if isinstance(data, dict):
+        inner = {f"{field}.{key}".lstrip("."): value for key, value in data.items()}
+    elif isinstance(data, list):
+        inner = {f"{field}.{number}": value for number, value in enumerate(data)}
+    fields = (repr(name) if "\0" in name else _with_nul(inner[name], name) for name in inner)
+    return next((name for name in fields if name is not None), None)
 
 
 def check_campaign(
@@ -134,8 +136,8 @@ def _checked(
         refused.pop("run", None)
     lines = [f"{name}: {why}" for name, why in refused.items()]
     try:
-        known = {name: given for name, given in raw.items() if name not in refused}
-        checked = model.model_validate(expanded(known))
+        accepted = {name: value for name, value in raw.items() if name not in refused}
+        checked = model.model_validate(expanded(accepted))
         if not lines:
             return checked
     except ValidationError as error:

@@ -44,7 +44,7 @@ def lacks_device(kind: CampaignKind, raw: dict[str, Any]) -> bool:
 
 def _of_its_kind(kind: CampaignKind, raw: dict[str, Any]) -> dict[str, Any]:
     """Without the sections of other kinds, which earlier versions stored with every run."""
-    current = {name: given for name, given in raw.items() if name not in ("run", RESUMED_ON)}
+    current = {name: value for name, value in raw.items() if name not in ("run", RESUMED_ON)}
     current |= {name: raw["run"][name] for name in _OF_RUN[kind] & raw.get("run", {}).keys()}
     if kind is not CampaignKind.TRAIN:
         current.pop("trainer", None)

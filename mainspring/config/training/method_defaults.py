@@ -48,14 +48,14 @@ TABLE = (
 )
 
 
-def filled(given: Any, info: ValidationInfo, lora_lr: float) -> Any:
+def filled(raw: Any, info: ValidationInfo, lora_lr: float) -> Any:
     """The section [trainer], as a file has it, with what its methods need."""
-    if not isinstance(given, Mapping) or info.context == STORED:
-        return given
-    trainer = dict(given)
-    for each in TABLE:
-        if _value(trainer, each.setting) in each.values:
-            _fill(trainer, each.field, each.default)
+    if not isinstance(raw, Mapping) or info.context == STORED:
+        return raw
+    trainer = dict(raw)
+    for entry in TABLE:
+        if _value(trainer, entry.setting) in entry.values:
+            _fill(trainer, entry.field, entry.default)
     rank = _value(trainer, "lora.rank")
     if isinstance(rank, int) and rank > 0:
         _fill(trainer, "optimizer.lr", lora_lr)
@@ -64,36 +64,36 @@ def filled(given: Any, info: ValidationInfo, lora_lr: float) -> Any:
 
 def notes(trainer: BaseModel) -> list[str]:
     """For a plan: which values stand for a method, and are not the general default."""
-    found = [
+    sentences = [
         f'trainer.{field} = {_shown(default)}, as {setting} = "{value}" has it'
         for setting, value, field, default in _of(trainer)
     ]
     if _has_lora_lr(trainer):
-        found.append(f"trainer.optimizer.lr = {LORA_LR:g}, as adapters have it")
-    return found
+        sentences.append(f"trainer.optimizer.lr = {LORA_LR:g}, as adapters have it")
+    return sentences
 
 
-def as_stored(given: TrainerT, stored: TrainerT) -> TrainerT:
-    """`given` with the general default of a field where the campaign was stored with it, before the
-    method had a default of its own: a file that does not set it still names that campaign."""
-    fields = [field for _, _, field, _ in _of(given)]
-    fields += ["optimizer.lr"] if _has_lora_lr(given) else []
+def as_stored(chosen: TrainerT, stored: TrainerT) -> TrainerT:
+    """`chosen` with the general default of a field where the campaign was stored with it, before
+    the method had a default of its own: a file that does not set it still names that campaign."""
+    fields = [field for _, _, field, _ in _of(chosen)]
+    fields += ["optimizer.lr"] if _has_lora_lr(chosen) else []
     for field in fields:
         section, _, name = field.rpartition(".")
-        inner = _value(given, section) if section else given
+        inner = _value(chosen, section) if section else chosen
         before = _value(stored, field)
         if before == type(inner).model_fields[name].default:
             changed = inner.model_copy(update={name: before})
-            given = given.model_copy(update={section: changed}) if section else changed
-    return given
+            chosen = chosen.model_copy(update={section: changed}) if section else changed
+    return chosen
 
 
 def _of(trainer: BaseModel) -> Iterator[tuple[str, str, str, Any]]:
     """Setting and value that were chosen, the field, and the default that it has."""
-    for each in TABLE:
-        value = _value(trainer, each.setting)
-        if value in each.values and _value(trainer, each.field) == each.default:
-            yield each.setting, str(value), each.field, each.default
+    for entry in TABLE:
+        value = _value(trainer, entry.setting)
+        if value in entry.values and _value(trainer, entry.field) == entry.default:
+            yield entry.setting, str(value), entry.field, entry.default
 
 
 def _has_lora_lr(trainer: BaseModel) -> bool:

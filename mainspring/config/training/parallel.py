@@ -108,10 +108,10 @@ class ParallelConfig(Section):
             "optimizer_offload",
             "dtype",
         ):
-            given = getattr(self, name)
-            if given != type(self).model_fields[name].default:
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
                 raise ValueError(
-                    f'the engine "plain" cannot do {name} = {given}: set engine = "mcore", or '
+                    f'the engine "plain" cannot do {name} = {value}: set engine = "mcore", or '
                     f"remove {name}"
                 )
         return self

@@ -28,13 +28,13 @@ PARSERS: Registry[Parser] = Registry(
 
 def parser_of(name: str) -> Parser:
     """Raises ConfigError when there is none of that name."""
-    found: Any = PARSERS.find(name)
+    parser: Any = PARSERS.find(name)
     if name in PARSERS:
-        return found
+        return parser
 
     def parse(text: str, tools: Sequence[ToolSpec], is_cut: bool) -> Reply:
         try:
-            reply = found(text, tools, is_cut)
+            reply = parser(text, tools, is_cut)
         except Exception as error:
             raise ConfigError(
                 f"reply parser {name!r} failed: {type(error).__name__}: {error}",

@@ -18,22 +18,22 @@ def parse(text: str, tools: Sequence[ToolSpec], is_cut: bool) -> Reply:
     """See protocol.Parser."""
     reasoning, rest = split_reasoning(encodable(text))
     calls: list[ToolCall] = []
-    told: list[str] = []
+    texts: list[str] = []
     position = 0
     while tools:
         start = rest.find(OPEN, position)
         if start < 0:
             break
-        told.append(rest[position:start])
+        texts.append(rest[position:start])
         position = start + len(OPEN)
-        found = _call_at(rest, position)
-        if found is None:
-            told.append(OPEN)
+        parsed = _call_at(rest, position)
+        if parsed is None:
+            texts.append(OPEN)
         else:
-            calls.append(found[0])
-            position = found[1]
-    told.append(rest[position:])
-    text = "".join(told)
+            calls.append(parsed[0])
+            position = parsed[1]
+    texts.append(rest[position:])
+    text = "".join(texts)
     return Reply(
         text=text.strip() if calls else text,
         reasoning=reasoning,
@@ -44,11 +44,11 @@ def parse(text: str, tools: Sequence[ToolSpec], is_cut: bool) -> Reply:
 
 def _call_at(text: str, position: int) -> tuple[ToolCall, int] | None:
     """The call whose JSON begins at `position`, and where what belongs to it ends."""
-    found = json_at(text, _after_space(text, position))
-    if found is None:
+    parsed = json_at(text, _after_space(text, position))
+    if parsed is None:
         return None
-    call = call_of(found[0], "arguments")
-    end = _after_space(text, found[1])
+    call = call_of(parsed[0], "arguments")
+    end = _after_space(text, parsed[1])
     if call is None:
         return None
     if text.startswith(CLOSE, end):

@@ -32,8 +32,8 @@ def call_of(value: object, *keys: str) -> ToolCall | None:
     name = value.get("name")
     arguments = next((value[key] for key in keys if key in value), {})
     if isinstance(arguments, str):
-        found = json_at(arguments, 0)  # some policies write the object as a string
-        arguments = found[0] if found and found[1] == len(arguments) else None
+        parsed = json_at(arguments, 0)  # some policies write the object as a string
+        arguments = parsed[0] if parsed and parsed[1] == len(arguments) else None
     return make_call(name, arguments)
 
 

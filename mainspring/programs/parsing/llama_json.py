@@ -29,15 +29,15 @@ def _calls(text: str) -> tuple[ToolCall, ...]:
     calls: list[ToolCall] = []
     position = _after_gap(text, 0)
     while position < len(text):
-        found = json_at(text, position)
-        call = None if found is None else call_of(found[0], "parameters", "arguments")
-        if found is None or call is None:
+        parsed = json_at(text, position)
+        call = None if parsed is None else call_of(parsed[0], "parameters", "arguments")
+        if parsed is None or call is None:
             return ()
         calls.append(call)
-        position = _after_gap(text, found[1])
+        position = _after_gap(text, parsed[1])
     return tuple(calls)
 
 
 def _after_gap(text: str, position: int) -> int:
-    found = BETWEEN.match(text, position)
-    return found.end() if found else position
+    match = BETWEEN.match(text, position)
+    return match.end() if match else position

@@ -33,25 +33,25 @@ def parse(text: str, tools: Sequence[ToolSpec], is_cut: bool) -> Reply:
     """See protocol.Parser."""
     reasoning, rest = split_reasoning(encodable(text))
     calls: list[ToolCall] = []
-    told: list[str] = []
+    texts: list[str] = []
     position = 0
     while tools:
         start = rest.find(FUNCTION, position)
         if start < 0:
             break
-        found = _call_at(rest, start, tools)
-        if found is None:
+        parsed = _call_at(rest, start, tools)
+        if parsed is None:
             end = start + len(FUNCTION)
-            told.append(rest[position:end])
+            texts.append(rest[position:end])
             position = end
             continue
-        call, end = found
-        told.append(OPEN.sub("", rest[position:start]))
+        call, end = parsed
+        texts.append(OPEN.sub("", rest[position:start]))
         closing = CLOSE.match(rest, end)
         position = closing.end() if closing else end
         calls.append(call)
-    told.append(rest[position:])
-    text = "".join(told)
+    texts.append(rest[position:])
+    text = "".join(texts)
     return Reply(
         text=text.strip() if calls else text,
         reasoning=reasoning,
@@ -104,10 +104,10 @@ def _typed(text: str, types: frozenset[str]) -> Any:
         return text
     written = text.strip()
     written = {"True": "true", "False": "false", "None": "null"}.get(written, written)
-    found = json_at(written, 0)
-    if found is None or found[1] != len(written):
+    parsed = json_at(written, 0)
+    if parsed is None or parsed[1] != len(written):
         return text
-    value = found[0]
+    value = parsed[0]
     fits = any(isinstance(value, _TYPES[name]) for name in types & _TYPES.keys())
     return value if fits and (not isinstance(value, bool) or "boolean" in types) else text
 
@@ -124,9 +124,9 @@ def _types_of(name: str, tools: Sequence[ToolSpec]) -> dict[str, frozenset[str]]
 def _types_in(schema: object) -> list[str]:
     if not isinstance(schema, Mapping):
         return []
-    found = schema.get("type", [])
-    names = [found] if isinstance(found, str) else found
-    types = [each for each in names if isinstance(each, str)] if isinstance(names, list) else []
+    declared = schema.get("type", [])
+    names = [declared] if isinstance(declared, str) else declared
+    types = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
     for key in ("anyOf", "oneOf"):
         choices = schema.get(key)
         for choice in choices if isinstance(choices, list) else []:
@@ -136,5 +136,5 @@ def _types_in(schema: object) -> list[str]:
 
 
 def _after_space(text: str, position: int) -> int:
-    found = SPACE.match(text, position)
-    return found.end() if found else position
+    match = SPACE.match(text, position)
+    return match.end() if match else position

@@ -22,7 +22,7 @@ class Aider(Client):
     shaping = ("edit_format",)
 
     def launch(self, ask: Ask) -> Launch:
-        known = {
+        facts = {
             "max_input_tokens": ask.max_context,
             "max_output_tokens": ask.max_new_tokens,
             "litellm_provider": "openai",
@@ -36,7 +36,7 @@ class Aider(Client):
         command += ["--chat-history-file", f"{PLACE}/aider.chat"]
         command += ["--edit-format", *(self.words("edit_format") or ["diff"])]
         environment = {"OPENAI_API_BASE": f"{MODEL_URL}/v1", "OPENAI_API_KEY": KEY}
-        files = {_METADATA: json.dumps({_MODEL: known})}
+        files = {_METADATA: json.dumps({_MODEL: facts})}
         return self.start(
             ask, [*command, *self.words("files")], environment, files, told_by="", before=[_TIDY]
         )

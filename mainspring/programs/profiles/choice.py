@@ -47,7 +47,7 @@ PROFILES: Registry[Callable[[AgentConfig], Profile | FunctionProfile]] = Registr
         ("command", CommandProfile),
         (FUNCTION, FunctionProfile),
         (HARBOR, HarborProfile),
-        *((each.name, each) for each in _CLIENTS),
+        *((client.name, client) for client in _CLIENTS),
         (REMOTE, RemoteProfile),
     ),
     takes="config",

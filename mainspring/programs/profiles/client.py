@@ -47,15 +47,15 @@ class Client:
     def __init__(self, config: AgentConfig) -> None:
         unknown = sorted(set(config.options) - set(self.options))
         if unknown:
-            known = ", ".join(self.options)
+            listed = ", ".join(self.options)
             raise ConfigError(
                 f"agent.options of {self.name!r} has no {', '.join(unknown)}",
-                remedy=f"its options are {known}" if known else "it takes none",
+                remedy=f"its options are {listed}" if listed else "it takes none",
             )
-        self._given = config.options
-        known = recipe_of(self.name)
-        self.bundle: str | None = known.at(config.version).bundle
-        self._is_measured = self.bundle == known.bundle and not set(config.options) & set(
+        self._options = config.options
+        recipe = recipe_of(self.name)
+        self.bundle: str | None = recipe.at(config.version).bundle
+        self._is_measured = self.bundle == recipe.bundle and not set(config.options) & set(
             self.shaping
         )
 
@@ -68,17 +68,17 @@ class Client:
 
     def words(self, option: str) -> list[str]:
         """An option that is one word or several."""
-        given = self._given.get(option, [])
-        return [str(each) for each in given] if isinstance(given, list) else [str(given)]
+        value = self._options.get(option, [])
+        return [str(word) for word in value] if isinstance(value, list) else [str(value)]
 
     def flag(self, option: str) -> bool:
-        given = self._given.get(option, False)
-        if not isinstance(given, bool):
+        value = self._options.get(option, False)
+        if not isinstance(value, bool):
             raise ConfigError(
-                f"agent.options.{option} of {self.name!r} is {given!r}",
+                f"agent.options.{option} of {self.name!r} is {value!r}",
                 remedy="write true or false",
             )
-        return given
+        return value
 
     def start(
         self,

@@ -29,8 +29,8 @@ class Codex(Client):
     def launch(self, ask: Ask) -> Launch:
         command = [self.program("codex"), "exec", "--json", "--skip-git-repo-check"]
         command.append("--dangerously-bypass-approvals-and-sandbox")
-        for each in self.words("config"):
-            command += ["-c", each]
+        for setting in self.words("config"):
+            command += ["-c", setting]
         compact = int(_COMPACT_SHARE * max(1, ask.max_context - ask.max_new_tokens))
         settings = {
             "model": MODEL_NAME,

@@ -34,9 +34,9 @@ class FunctionProfile:
     def __init__(self, config: AgentConfig) -> None:
         path = config.options.get(_PATH)
         if not isinstance(path, str) or not is_path(path):
-            told = "names no function" if path is None else f"has options.{_PATH} = {path!r}"
+            problem = "names no function" if path is None else f"has options.{_PATH} = {path!r}"
             raise ConfigError(
-                f'agent.kind = "function" {told}',
+                f'agent.kind = "function" {problem}',
                 remedy=f'set options.{_PATH} in [agent] to "package.module:name"',
             )
         self.path = path

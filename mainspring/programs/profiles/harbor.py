@@ -43,7 +43,8 @@ _SET = ("logs_dir", "model_name", "version", "extra_env", "environment_logs_dir"
 """Arguments of Harbor's classes that Mainspring gives."""
 _PROGRAMS = f"{PLACE}/programs"
 _OWN: Mapping[str, Callable[[AgentConfig], Profile]] = {
-    each.name: each for each in (MiniSweAgent, ClaudeCode, Codex, OpenCode, QwenCode, GeminiCli)
+    client.name: client
+    for client in (MiniSweAgent, ClaudeCode, Codex, OpenCode, QwenCode, GeminiCli)
 }
 """Profiles whose variables lead a client to the model port and keep it quiet."""
 
@@ -66,8 +67,8 @@ class HarborProfile(FunctionProfile):
         self.asks_inside = self._recipe is not None or _is_in_image(config)
         if self._recipe is not None:
             self.bundle = self._recipe.bundle
-            if made := _OWN.get(self._recipe.name):
-                own = made(AgentConfig(kind=self._recipe.name, version=config.version))
+            if own_class := _OWN.get(self._recipe.name):
+                own = own_class(AgentConfig(kind=self._recipe.name, version=config.version))
                 self._own, self.noise, self.offers_tools = own, own.noise, own.offers_tools
                 if own.context_need is not None:
                     # The options are those of Harbor's class.
@@ -127,10 +128,10 @@ class HarborProfile(FunctionProfile):
     def _refuse_what_is_set(self) -> None:
         """Raises ConfigError."""
         of_codex = ("config",) if self._recipe and self._recipe.name == Codex.name else ()
-        given = sorted(set(self._arguments) & {*_SET, *of_codex})
-        if given:
+        refused = sorted(set(self._arguments) & {*_SET, *of_codex})
+        if refused:
             raise ConfigError(
-                f"agent.options.{given[0]} is set by Mainspring for {self.title}",
+                f"agent.options.{refused[0]} is set by Mainspring for {self.title}",
                 remedy="remove it; a bundle's version is agent.version",
             )
 
@@ -138,19 +139,19 @@ class HarborProfile(FunctionProfile):
 def _agent_in(config: AgentConfig) -> str:
     """Raises ConfigError."""
     agent = config.options.get(_AGENT)
-    known = ", ".join([*CLIENTS, *OUTSIDE])
+    listed = ", ".join([*CLIENTS, *OUTSIDE])
     if not isinstance(agent, str) or not agent:
-        told = "names no agent" if agent is None else f"has options.{_AGENT} = {agent!r}"
+        problem = "names no agent" if agent is None else f"has options.{_AGENT} = {agent!r}"
         raise ConfigError(
-            f'agent.kind = "{HARBOR}" {told}',
-            remedy=f"set options.{_AGENT} in [agent] to one of {known}, or to a class as "
+            f'agent.kind = "{HARBOR}" {problem}',
+            remedy=f"set options.{_AGENT} in [agent] to one of {listed}, or to a class as "
             '"package.module:Class"',
         )
     if agent not in CLIENTS and agent not in OUTSIDE and not is_path(agent):
         raise ConfigError(
             f"Harbor's agent {agent!r} cannot play: Mainspring has no bundle of that name, and "
             "nothing is installed in a rollout",
-            remedy=f"choose from {known}; of another one whose client is in the task's image name "
+            remedy=f"choose from {listed}; of another one whose client is in the task's image name "
             f'the class, as "package.module:Class", with options.{_IN_IMAGE} = true',
         )
     return agent
@@ -181,10 +182,10 @@ def _recipe_in(config: AgentConfig, agent: str) -> Recipe | None:
 
 def _is_in_image(config: AgentConfig) -> bool:
     """Raises ConfigError."""
-    given = config.options.get(_IN_IMAGE, False)
-    if not isinstance(given, bool):
-        raise ConfigError(f"agent.options.{_IN_IMAGE} is {given!r}", remedy="write true or false")
-    return given
+    value = config.options.get(_IN_IMAGE, False)
+    if not isinstance(value, bool):
+        raise ConfigError(f"agent.options.{_IN_IMAGE} is {value!r}", remedy="write true or false")
+    return value
 
 
 def _leading_to_the_port() -> dict[str, str]:
@@ -205,8 +206,8 @@ def _linked(recipe: Recipe, programs: Mapping[str, str]) -> list[str]:
         f"{shlex.quote(f'{_PROGRAMS}/{name}')}"
         for name, program in programs.items()
     ]
-    made = " && ".join([f"mkdir -p {_PROGRAMS}", *links])
-    return [f"[ -d {_PROGRAMS} ] || {{ {made}; }}", f'export PATH={_PROGRAMS}:"$PATH"']
+    commands = " && ".join([f"mkdir -p {_PROGRAMS}", *links])
+    return [f"[ -d {_PROGRAMS} ] || {{ {commands}; }}", f'export PATH={_PROGRAMS}:"$PATH"']
 
 
 def _configured(launch: Launch, version: str, client: harbor.HarborClient) -> dict[str, Any]:
@@ -220,5 +221,5 @@ def _configured(launch: Launch, version: str, client: harbor.HarborClient) -> di
 
 def _harbors_name(agent: str, recipe: Recipe | None) -> str | None:
     """Harbor's name of the agent whose client the bundle has; None: Harbor's classes start none."""
-    names = [name for name, each in CLIENTS.items() if recipe and each.bundle == recipe.name]
+    names = [name for name, client in CLIENTS.items() if recipe and client.bundle == recipe.name]
     return agent if agent in CLIENTS else next(iter(names), None)

@@ -44,9 +44,11 @@ def main() -> None:
     graph.add_edge(START, "ask")
     graph.add_conditional_edges("ask", tools_condition)
     graph.add_edge("tools", "ask")
-    told = SystemMessage("Solve the user's task with the tool bash. When you are done, say so.")
+    instructions = SystemMessage(
+        "Solve the user's task with the tool bash. When you are done, say so."
+    )
     with open(os.environ["TASK_FILE"]) as task:
-        messages = [told, HumanMessage(task.read())]
+        messages = [instructions, HumanMessage(task.read())]
     ended = graph.compile().invoke({"messages": messages}, {"recursion_limit": MAX_STEPS})
     print(ended["messages"][-1].content)
 

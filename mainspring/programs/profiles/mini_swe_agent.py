@@ -15,8 +15,8 @@ class MiniSweAgent(Client):
     def launch(self, ask: Ask) -> Launch:
         command = [self.program("mini"), "-m", f"openai/{MODEL_NAME}", "-y", "--exit-immediately"]
         command += ["-o", f"{PLACE}/trajectory.json", "-c", "mini.yaml"]
-        for each in self.words("config"):
-            command += ["-c", each]
+        for setting in self.words("config"):
+            command += ["-c", setting]
         environment = {
             "MSWEA_CONFIGURED": "true",
             "MSWEA_SILENT_STARTUP": "1",

@@ -23,20 +23,20 @@ class RemoteProfile:
     context_need: ContextNeed | None = None
 
     def __init__(self, config: AgentConfig) -> None:
-        given = config.options
-        unknown = sorted(set(given) - set(_OPTIONS))
+        options = config.options
+        unknown = sorted(set(options) - set(_OPTIONS))
         if unknown:
             raise ConfigError(
                 f"agent.options of {REMOTE!r} has no {', '.join(unknown)}",
                 remedy=f"its options are {', '.join(_OPTIONS)}",
             )
-        self.takes_rewards = _flag(given.get("rewards", False), "rewards")
+        self.takes_rewards = _flag(options.get("rewards", False), "rewards")
         """Whether an agent may hand in a reward in the place of a patch."""
-        self.offers_tools = _flag(given.get("tools", False), "tools")
-        self.silence_s = _number(given.get("silence_s", SILENCE_S), "silence_s", 1.0)
-        self.lives = int(_number(given.get("lives", LIVES), "lives", 1))
+        self.offers_tools = _flag(options.get("tools", False), "tools")
+        self.silence_s = _number(options.get("silence_s", SILENCE_S), "silence_s", 1.0)
+        self.lives = int(_number(options.get("lives", LIVES), "lives", 1))
         """Sessions in a row that may bring nothing new."""
-        self.noise = Noise(_patterns(given.get("noise", [])))
+        self.noise = Noise(_patterns(options.get("noise", [])))
 
     def launch(self, ask: Ask) -> Launch:
         """Raises ConfigError."""
@@ -60,11 +60,11 @@ def _number(value: object, name: str, least: float) -> float:
 
 def _patterns(value: object) -> tuple[str, ...]:
     patterns = tuple(value) if isinstance(value, list) else (str(value),)
-    for each in patterns:
+    for pattern in patterns:
         try:
-            re.compile(each)
+            re.compile(pattern)
         except re.error as error:
-            raise _wrong("noise", each, f"a regular expression ({error})") from None
+            raise _wrong("noise", pattern, f"a regular expression ({error})") from None
     return patterns
 
 
