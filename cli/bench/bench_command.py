@@ -34,25 +34,9 @@ def turns(turns_per_activity: Together = 1, as_json: Json = False) -> None:
     if as_json:
         typer.echo(json.dumps(figures))
         return
-    from cli.tables import Screen, Table
+    from cli.bench.bench_screen import print_turns
 
-    table = Table(
-        *("rollouts at once", "turns/s", "overhead p50", "p99", "a turn", "a rollout"),
-        *("baseline turns/s", "p50"),
-    )
-    for concurrency, row in figures.items():
-        base = row["baseline"]
-        table.add_row(
-            concurrency,
-            f"{row['turns_per_s']:.1f}",
-            f"{row['overhead_p50_ms']:.1f} ms",
-            f"{row['overhead_p99_ms']:.1f} ms",
-            f"{row['ms_per_turn']:.1f} ms",
-            f"{row['ms_per_rollout']:.1f} ms",
-            f"{base['turns_per_s']:.1f}",
-            f"{base['overhead_p50_ms']:.1f} ms",
-        )
-    Screen().print(table)
+    print_turns(figures)
 
 
 @app.command()
@@ -75,21 +59,9 @@ def replies(
     if as_json:
         typer.echo(json.dumps(figures))
         return
-    from cli.tables import Screen, Table
+    from cli.bench.bench_screen import print_replies
 
-    table = Table("tokens", "WAL of parts", "of the reply", "ratio", "rows", "read", "lost")
-    for length, row in figures.items():
-        table.add_row(
-            length,
-            f"{row['wal_parts_bytes'] / 1000:.1f} kB",
-            f"{row['wal_final_bytes'] / 1000:.1f} kB",
-            f"{row['wal_ratio']:.2f}",
-            str(row["num_rows"]),
-            f"{row['read_cpu_ms']:.1f} ms",
-            f"{row['lost_at_kill_tokens']} tokens",
-        )
-    table.caption = "read: CPU time of the client"
-    Screen().print(table)
+    print_replies(figures)
 
 
 @app.command()
@@ -295,45 +267,9 @@ def sandbox(
     if as_json:
         typer.echo(json.dumps(figures))
         return
-    from cli.tables import Screen, Table
+    from cli.bench.bench_screen import print_sandboxes
 
-    table = Table(
-        "backend",
-        "at once",
-        "open",
-        "`true`",
-        "exec",
-        "exec p95",
-        "diff",
-        "close",
-        "cycles/s",
-        "alive",
-    )
-    table.caption = "milliseconds, medians where not p95"
-    columns = (
-        *("open_p50_ms", "exec_overhead_p50_ms", "exec_p50_ms", "exec_p95_ms"),
-        *("diff_p50_ms", "close_p50_ms"),
-    )
-    skipped: list[str] = []
-    for backend, by_concurrency in figures.items():
-        if "skipped" in by_concurrency:
-            skipped.append(f"{backend} skipped: {by_concurrency['skipped']}")
-            continue
-        for concurrency, row in by_concurrency.items():
-            if "skipped" in row:
-                skipped.append(f"{backend} at {concurrency} skipped: {row['skipped']}")
-                continue
-            table.add_row(
-                backend,
-                concurrency,
-                *(f"{row[column]:.1f}" for column in columns),
-                f"{row['cycles_per_s']:.1f}",
-                str(row["max_alive"]),
-            )
-    console = Screen()
-    console.print(table)
-    for line in skipped:
-        console.print(line)
+    print_sandboxes(figures)
 
 
 @app.command()
@@ -369,26 +305,9 @@ def train(
     if as_json:
         typer.echo(json.dumps(figures))
         return
-    from cli.tables import Screen, Table
+    from cli.bench.bench_screen import print_train
 
-    table = Table("lengths", "tokens/s", "Hugging Face", "ratio")
-    for name in ("equal_lengths", "mixed_lengths"):
-        row = figures[name]
-        speeds = (f"{row[key]:.0f}" for key in ("tokens_per_s", "hf_tokens_per_s"))
-        table.add_row(name.partition("_")[0], *speeds, f"{row['ratio']:.2f}")
-    Screen().print(table)
-    files = figures["files"]
-    echo(
-        f"checkpoint: {files['checkpoint_s_per_gb']:.1f} s per GB; "
-        f"export: {files['export_s_per_gb']:.1f} s per GB"
-    )
-    if large:
-        row = large["large_batch"]
-        echo(
-            f"batch of {row['num_sequences']} x {row['tokens_each']} tokens: read in "
-            f"{row['read_s']:.1f} s, handed out in {row['hand_out_s']:.1f} s; the event loop "
-            f"stood at most {row['max_loop_block_s']:.2f} s; {row['driver_peak_gib']:.2f} GiB"
-        )
+    print_train(figures)
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:

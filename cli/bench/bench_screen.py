@@ -1,10 +1,10 @@
-"""The tables of `mainspring bench scale` and `bench gateway`, within 80 columns. Imported when they
-are printed."""
+"""Screens of the benches: what each prints without `--json`, within 80 columns. Imported when it is printed."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cli.tables import Screen, Table
+from cli.terminal_text import echo
 
 NAMES = {
     "rollout_worker": "rollout worker",
@@ -130,3 +130,88 @@ def _ms(value: float | None) -> str:
 
 def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
+
+
+def print_turns(figures: Mapping[str, Any]) -> None:
+    table = Table("at once", "turns/s", "p50", "p99", "turn", "rollout", "base turns/s", "base p50")
+    table.title = "rollouts at once; milliseconds"
+    table.caption = "p50, p99: overhead of a turn; base: without Temporal"
+    for concurrency, row in figures.items():
+        base = row["baseline"]
+        milliseconds = ("overhead_p50_ms", "overhead_p99_ms", "ms_per_turn", "ms_per_rollout")
+        table.add_row(
+            concurrency,
+            _figure(row["turns_per_s"]),
+            *(_figure(row[name]) for name in milliseconds),
+            _figure(base["turns_per_s"]),
+            _figure(base["overhead_p50_ms"]),
+        )
+    Screen().print(table)
+
+
+def print_replies(figures: Mapping[str, Any]) -> None:
+    table = Table("tokens", "WAL of parts", "of the reply", "ratio", "rows", "read", "lost")
+    for length, row in figures.items():
+        table.add_row(
+            length,
+            f"{row['wal_parts_bytes'] / 1000:.1f} kB",
+            f"{row['wal_final_bytes'] / 1000:.1f} kB",
+            f"{row['wal_ratio']:.2f}",
+            str(row["num_rows"]),
+            f"{row['read_cpu_ms']:.1f} ms",
+            f"{row['lost_at_kill_tokens']} tokens",
+        )
+    table.caption = "read: CPU time of the client"
+    Screen().print(table)
+
+
+def print_sandboxes(figures: Mapping[str, Any]) -> None:
+    columns = (
+        *("open_p50_ms", "exec_overhead_p50_ms", "exec_p50_ms", "exec_p95_ms"),
+        *("diff_p50_ms", "close_p50_ms"),
+    )
+    skipped: list[str] = []
+    console = Screen()
+    for backend, by_concurrency in figures.items():
+        if "skipped" in by_concurrency:
+            skipped.append(f"{backend} skipped: {by_concurrency['skipped']}")
+            continue
+        table = Table(
+            "at once", "open", "true", "exec", "p95", "diff", "close", "cycles/s", "alive"
+        )
+        table.title = f"{backend}; milliseconds"
+        table.caption = "medians, and p95 of exec; true: a command that does nothing"
+        for concurrency, row in by_concurrency.items():
+            if "skipped" in row:
+                skipped.append(f"{backend} at {concurrency} skipped: {row['skipped']}")
+                continue
+            table.add_row(
+                concurrency,
+                *(f"{row[column]:.1f}" for column in columns),
+                f"{row['cycles_per_s']:.1f}",
+                str(row["max_alive"]),
+            )
+        console.print(table)
+    for line in skipped:
+        console.print(line)
+
+
+def print_train(figures: Mapping[str, Any]) -> None:
+    table = Table("lengths", "tokens/s", "Hugging Face", "ratio")
+    for name in ("equal_lengths", "mixed_lengths"):
+        row = figures[name]
+        speeds = (f"{row[key]:.0f}" for key in ("tokens_per_s", "hf_tokens_per_s"))
+        table.add_row(name.partition("_")[0], *speeds, f"{row['ratio']:.2f}")
+    Screen().print(table)
+    files = figures["files"]
+    echo(
+        f"checkpoint: {files['checkpoint_s_per_gb']:.1f} s per GB; "
+        f"export: {files['export_s_per_gb']:.1f} s per GB"
+    )
+    if "large_batch" in figures:
+        row = figures["large_batch"]
+        echo(
+            f"batch of {row['num_sequences']} x {row['tokens_each']} tokens: read in "
+            f"{row['read_s']:.1f} s, handed out in {row['hand_out_s']:.1f} s; the event loop "
+            f"stood at most {row['max_loop_block_s']:.2f} s; {row['driver_peak_gib']:.2f} GiB"
+        )
