@@ -1,4 +1,5 @@
-"""Screens of the benches: what each prints without `--json`, within 80 columns. Imported when it is printed."""
+"""Screens of the benches: what each prints without `--json`, within 80 columns. Imported when it is
+printed."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
