@@ -6,6 +6,7 @@ here. The addresses stand in `<home>/stack.json`, readable by their owner alone.
 """
 
 import asyncio
+import contextlib
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable
@@ -199,7 +200,14 @@ async def temporary(prefix: str) -> AsyncIterator[StackInfo]:
         data = Postgres(home).data
         if data.is_symlink():
             shutil.rmtree(data.resolve())
-        shutil.rmtree(home)
+        _remove(home)
+
+
+def _remove(home: Path) -> None:
+    """A sandbox that lost its node removes its own folder, perhaps at this moment."""
+    while home.exists():
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(home)
 
 
 async def _thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

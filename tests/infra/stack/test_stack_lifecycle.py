@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -9,6 +10,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import asyncpg
 import psutil
@@ -19,6 +21,7 @@ from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.client import Client
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
+from cli.operations.machine import embedded_stack
 from cli.operations.machine.embedded_stack import StackInfo, down, revive, status, temporary, up
 from infra.stack import home as homes
 from infra.stack import postgres_server, temporal_server
@@ -246,3 +249,22 @@ async def test_a_temporary_stack_leaves_nothing() -> None:
         pass
     assert not info.home.exists()
     assert processes_of(info.home) == []
+
+
+async def test_a_temporary_stack_goes_whatever_else_removes_its_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a sandbox does that lost its node."""
+    tries: list[Path] = []
+
+    def rmtree(path: Path) -> None:
+        tries.append(path)
+        if path == home and tries.count(home) == 1:
+            shutil.rmtree(home / "logs")
+            raise FileNotFoundError(home / "logs")
+        shutil.rmtree(path)
+
+    monkeypatch.setattr(embedded_stack, "shutil", SimpleNamespace(rmtree=rmtree))
+    async with temporary("mainspring-test-") as stack:
+        home = stack.home
+    assert not home.exists() and tries.count(home) == 2
