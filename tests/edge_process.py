@@ -1,4 +1,4 @@
-"""Processes as users start them, with their log: an edge, a gateway."""
+"""Processes as users start them, with their log: an edge, a gateway, any other."""
 
 import json
 import os
@@ -77,11 +77,11 @@ async def edge_process(
 
 
 @asynccontextmanager
-async def gateway_process(folder: Path, home: Path, url: str) -> AsyncIterator[Process]:
-    """Of the services of this home; connected to the edge at `url`."""
-    words = ("--home", str(home), "--edge", url)
-    with process(folder, *_worker("gateway"), *words) as gateway:
-        await gateway.until_told("an edge is connected")
+async def gateway_process(folder: Path, home: Path, url: str = "") -> AsyncIterator[Process]:
+    """Of the services of this home; connected to the edge at `url`, where there is one."""
+    edge = ("--edge", url) if url else ()
+    with process(folder, *_worker("gateway"), "--home", str(home), *edge) as gateway:
+        await gateway.until_told("an edge is connected" if url else "gateway is up")
         yield gateway
 
 

@@ -1,4 +1,4 @@
-"""A rollout worker whose replies come from `scripted_process`; all else is as in every worker.
+"""A rollout worker whose replies come from a server of the tests; all else is as in every worker.
 
 python -m tests.gateway.scripted_worker HOME MODEL URL
 """
@@ -47,7 +47,8 @@ class Elsewhere(ScriptedEngine):
         keep: Keep | None = None,
         num_closed: int = 0,
     ) -> Completion:
-        asked = {"rollout": sticky, "prompt": self._text.decode(input_ids)}
+        prompt = self._text.decode(input_ids)
+        asked = {"rollout": sticky, "prompt": prompt, "input_ids": input_ids}
         try:
             answer = await self._client.post("/", json=asked)
         except httpx.HTTPError as error:

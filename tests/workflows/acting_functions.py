@@ -37,6 +37,11 @@ async def fix(task, model_url, key, sandbox) -> None:
 async def count(task, model_url, key, options) -> float:
     """As many calls as its options tell; then the number that the last reply is."""
     _note(options)
+    if "leaves" in options:
+        words, null = options["leaves"].split(), asyncio.subprocess.DEVNULL
+        await asyncio.create_subprocess_exec(
+            *words, stdout=null, stderr=null, start_new_session=True
+        )
     messages = [{"role": "user", "content": task.issue}]
     async with client(model_url, key) as model:
         for _ in range(options.get("num_calls", 3)):

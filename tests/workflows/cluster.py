@@ -24,6 +24,7 @@ from activities.training.sft import SftActivities
 from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.cache import FactCache
 from infra.db.database import Database
+from infra.db.nodes import nodes as node_rows
 from infra.db.rollouts import groups, rollouts
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
@@ -61,6 +62,7 @@ from mainspring.tasks.swe_task import SweTask
 from node import beat as node_beat
 from node.held_sandboxes import HeldSandboxes
 from node.reaper import Reaper
+from tests.waiting import until
 from workers.polling import HEARTBEAT_THROTTLE, workflow_runner
 from workers.sandbox import SandboxNode, make_node
 from workflows.campaign import CampaignWorkflow
@@ -121,12 +123,14 @@ class Cluster:
         name = f"t-{uuid.uuid4().hex[:8]}"
         config = CampaignConfig(
             name=name,
-            agent=AgentConfig(
-                step_limit=step_limit,
-                max_format_errors=2,
-                command_timeout_s=60.0,
-                rollout_timeout_s=rollout_timeout_s,
-                **(program or {"kind": agent}),
+            agent=AgentConfig.model_validate(
+                {
+                    "step_limit": step_limit,
+                    "max_format_errors": 2,
+                    "command_timeout_s": 60.0,
+                    "rollout_timeout_s": rollout_timeout_s,
+                    **(program or {"kind": agent}),
+                }
             ),
             policy=policy
             or PolicyConfig(
@@ -201,6 +205,15 @@ class Cluster:
         assert not isinstance(backend, BackendUnavailable)
         return backend
 
+    async def lose_node(self) -> NodeId:
+        """End the node that holds a sandbox, in order: it opens no more, and then stops."""
+        [holder] = [name for name, node in self.nodes.items() if node.held.ids()]
+        await node_rows.set_draining(self.db, holder, True)
+        node = self.nodes[holder]
+        await until(lambda: node.admission.refusal() is not None)
+        await node.own.shutdown()
+        return holder
+
     async def row(self, rollout: RolloutId) -> rollouts.RolloutRecord:
         return await rollouts.get(self.db, rollout)
 
@@ -220,6 +233,13 @@ async def bwrap_or_skip(state_dir: Path) -> Backends:
     if isinstance(unavailable, BackendUnavailable):
         pytest.skip(f"no bubblewrap here: {unavailable}")
     return backends
+
+
+async def two_nodes(new_folder: pytest.TempPathFactory) -> dict[NodeId, Host]:
+    """Each with room for one sandbox, and a name that no node before it had: one that was drained
+    stays so in the store."""
+    folders = [new_folder.mktemp("lost") for _ in range(2)]
+    return {NodeId(each.name): Host(await bwrap_or_skip(each), capacity=1) for each in folders}
 
 
 @asynccontextmanager

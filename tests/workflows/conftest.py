@@ -6,17 +6,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from cluster import NODE, Cluster, Host, bwrap_or_skip, cluster_of
+from cluster import Cluster, cluster_of
 from guessing import EXAMPLE
-from program_cluster import ProgramCluster, program_cluster, without_gateway
+from program_cluster import ProgramCluster, one_node, program_cluster, ungated_cluster
 
 from cli.operations.machine.embedded_stack import StackInfo
-from mainspring.ids import NodeId
 from tests.conftest import Standing
-
-
-async def one_node(new_folder: pytest.TempPathFactory, capacity: int) -> dict[NodeId, Host]:
-    return {NODE: Host(await bwrap_or_skip(new_folder.mktemp("sandboxes")), capacity)}
 
 
 @pytest.fixture(scope="module")
@@ -75,15 +70,7 @@ async def program_workers(
 async def ungated(
     standing: Standing, stack: StackInfo, tmp_path_factory: pytest.TempPathFactory
 ) -> ProgramCluster:
-    """Without a gateway: each test starts its own."""
-
-    @asynccontextmanager
-    async def make() -> AsyncIterator[ProgramCluster]:
-        hosts = await one_node(tmp_path_factory, 8)
-        async with without_gateway(stack, hosts, tmp_path_factory.mktemp("model")) as cluster:
-            yield cluster
-
-    return await standing.get("ungated", make)
+    return await ungated_cluster(standing, stack, tmp_path_factory)
 
 
 @pytest.fixture

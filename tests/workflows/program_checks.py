@@ -2,21 +2,27 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
 
+import pytest
 from cluster import Cluster
-from program_cluster import ProgramCluster, calling
+from program_cluster import ProgramCluster, ScriptedEngine, calling
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
+from infra.db.database import Database
 from infra.db.nodes import sandboxes
 from infra.db.programs import model_requests
-from infra.db.rollouts import turns
+from infra.db.rollouts import rollouts, turns
 from infra.db.training.batches import load_groups
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.ids import RolloutId, SandboxId, rollout_workflow
-from mainspring.status import SandboxStatus
+from mainspring.protocol.rollout import RolloutResult
+from mainspring.status import SandboxStatus, StopReason
 from mainspring.tasks.sandbox_choice import BWRAP
 from mainspring.trajectories.samples import samples_of
+from mainspring.trajectories.turns import Call, Execution
 from reports import one_rollout
 from reports.program_view import ProgramView
 from tests.sandboxed import SANDBOXED
@@ -57,16 +63,20 @@ async def until_asked_in(
     await until(is_so)
 
 
-class Held:
-    """Holds the engine at the first reply of a turn until it is let go."""
+class Hold:
+    """Holds all replies that follow the first ones (`after`) until they are let go."""
 
-    def __init__(self, turn: int) -> None:
+    def __init__(self, engine: ScriptedEngine, after: int = 1) -> None:
+        engine.hold = self
         self.reached = asyncio.Event()
         self.let_go = asyncio.Event()
-        self._turn = turn
+        self.num_held = 0
+        self._engine = engine
+        self._after = after
 
     async def __call__(self, turn: int) -> None:
-        if turn == self._turn and not self.let_go.is_set():
+        if len(self._engine.asked) >= self._after and not self.let_go.is_set():
+            self.num_held += 1
             self.reached.set()
             await self.let_go.wait()
 
@@ -81,6 +91,75 @@ def once(work: Callable[[], Awaitable[None]], turn: int) -> Callable[[int], Awai
             await work()
 
     return hold
+
+
+def interrupt(
+    monkeypatch: pytest.MonkeyPatch,
+    owner: object,
+    name: str,
+    work: Callable[[], Awaitable[object]],
+    *,
+    nth: int = 1,
+    matches: Callable[..., bool] = lambda *about: True,
+    after: bool = False,
+) -> list[tuple[Any, ...]]:
+    """Do `work` at the `nth` matching call of `owner.name`, before it or `after`: it may raise, or
+    never return. The arguments of the matching calls that were let through."""
+    real: Callable[..., Awaitable[object]] = getattr(owner, name)
+    num_calls, passed = 0, []
+
+    async def stand_in(*about: Any, **more: Any) -> object:
+        nonlocal num_calls
+        if not matches(*about):
+            return await real(*about, **more)
+        num_calls += 1
+        if num_calls != nth:
+            passed.append(about)
+            return await real(*about, **more)
+        if after:
+            found = await real(*about, **more)
+            await work()
+            return found
+        await work()
+        return await real(*about, **more)
+
+    monkeypatch.setattr(owner, name, stand_in)
+    return passed
+
+
+def lose_before_patch(
+    programs: ProgramCluster, monkeypatch: pytest.MonkeyPatch, rollout: RolloutId
+) -> list[bool]:
+    """Its sandbox is lost once before its patch is stored. Whether it was there."""
+    lost: list[bool] = []
+
+    async def lose() -> None:
+        lost.append(await programs.workers.held.release(sandbox_of(rollout, 0)))
+
+    def is_its(db: Database, ident: RolloutId, epoch: int) -> bool:
+        return ident == rollout
+
+    interrupt(monkeypatch, rollouts, "get_patch", lose, matches=is_its)
+    return lost
+
+
+class Stuck:
+    """Reached, and never left: what waits there is ended with its process."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+
+    async def __call__(self) -> None:
+        self.reached.set()
+        await asyncio.Event().wait()
+
+
+async def check_fixed(
+    cluster: ProgramCluster, rollout: RolloutId, result: RolloutResult, *, num_lives: int
+) -> ProgramView:
+    """It asked three times, and the bug is fixed."""
+    assert (result.stop_reason, result.reward, result.num_turns) == (StopReason.EXITED, 1.0, 3)
+    return await check_answered_once(cluster, rollout, num_calls=3, num_lives=num_lives)
 
 
 async def check_answered_once(
@@ -106,6 +185,13 @@ async def check_answered_once(
     if cluster.workers.nodes:  # else they are processes of their own
         assert await sandboxes_of(cluster.workers, rollout) == []
     return program
+
+
+async def recorded(cluster: Cluster, rollout: RolloutId) -> tuple[list[Call], list[Execution]]:
+    """Its rows, without what differs each time: how long it took."""
+    row = await cluster.row(rollout)
+    calls, executions = await turns.history(cluster.db, rollout, row.epoch)
+    return calls, [replace(each, wall_s=0.0) for each in executions]
 
 
 async def replays(cluster: Cluster, rollout: RolloutId) -> None:

@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cluster import Cluster, Host, cluster_of
+import pytest
+from cluster import NODE, Cluster, Host, bwrap_or_skip, cluster_of
 
 from cli.operations.machine.embedded_stack import StackInfo
 from gateway.app import make_app
@@ -29,6 +30,7 @@ from infra.policy.weight_label import WeightLabel
 from mainspring.config.settings import load_settings
 from mainspring.ids import CampaignId, NodeId
 from mainspring.trajectories.turns import PartialCall, VersionSpan
+from tests.conftest import Standing
 from tests.infra.policy.chat_templates import tokenizer_of
 
 AGENT = Path(__file__).parents[2] / "examples" / "own-program" / "agent.py"
@@ -81,17 +83,20 @@ class ScriptedEngine:
         keep: Keep | None = None,
         num_closed: int = 0,
     ) -> Completion:
+        return self.completion(await self.reply(input_ids, sticky), params, versions)
+
+    async def reply(self, input_ids: list[int], rollout: str) -> str:
         prompt = self._tokenizer.decode(input_ids)
         turn = prompt.count("assistant\n") - 1
-        if sticky in self._earlier:
-            return self.completion("done", params, versions)
-        self._rollouts.add(sticky)
+        if rollout in self._earlier:
+            return "done"
+        self._rollouts.add(rollout)
         if self.hold is not None:
             await self.hold(turn)
         if self.faults:
             raise self.faults.pop(0)
         self.asked.append(tuple(input_ids))
-        return self.completion(self.say(prompt, turn), params, versions)
+        return self.say(prompt, turn)
 
     def completion(self, text: str, params: SamplingParams, versions: Versions) -> Completion:
         ids = (*self._tokenizer.encode_plain(text), self._tokenizer.closing_ids[-1])
@@ -147,6 +152,24 @@ async def without_gateway(
 
     async with cluster_of(stack, hosts, serve_with=serve_scripted) as workers:
         yield ProgramCluster(workers, engine)
+
+
+async def one_node(new_folder: pytest.TempPathFactory, capacity: int) -> dict[NodeId, Host]:
+    return {NODE: Host(await bwrap_or_skip(new_folder.mktemp("sandboxes")), capacity)}
+
+
+async def ungated_cluster(
+    standing: Standing, stack: StackInfo, new_folder: pytest.TempPathFactory
+) -> ProgramCluster:
+    """The shared one without a gateway: each test starts its own."""
+
+    @asynccontextmanager
+    async def make() -> AsyncIterator[ProgramCluster]:
+        hosts = await one_node(new_folder, 8)
+        async with without_gateway(stack, hosts, new_folder.mktemp("model")) as cluster:
+            yield cluster
+
+    return await standing.get("ungated", make)
 
 
 @asynccontextmanager

@@ -3,7 +3,15 @@
 import asyncio
 
 import pytest
-from program_checks import EDIT, check_answered_once, kill_sandbox, once, sandbox_of
+from program_checks import (
+    EDIT,
+    check_answered_once,
+    kill_sandbox,
+    lose_before_patch,
+    once,
+    replays,
+    sandbox_of,
+)
 from program_cluster import ProgramCluster, own_program
 
 from infra.db.programs import model_requests
@@ -142,6 +150,35 @@ async def test_what_the_last_life_did_not_ask_is_kept_and_not_trained(
     program = (await one_rollout.read(programs.workers.db, rollout)).program
     assert program is not None
     assert (program.num_calls, program.num_replayed, program.num_abandoned) == (4, 2, 1)
+
+
+async def test_a_request_that_was_abandoned_is_asked_again_by_the_next_life(
+    programs: ProgramCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program ends while a thread of it waits for a reply; then its tree is lost."""
+    program = asking(
+        "beside = ('a', 'b', 'c')",
+        "threading.Thread(target=ask, args=beside, daemon=True).start()",
+        "ask('hello')",
+    )
+    campaign, group, [rollout] = await programs.workers.make_rollouts(program=program)
+    lost = lose_before_patch(programs, monkeypatch, rollout)
+    beside_asks = asyncio.Event()
+
+    async def hold(turn: int) -> None:
+        if turn == 0:
+            await beside_asks.wait()
+        elif not lost:
+            beside_asks.set()
+            await until(lambda: bool(lost))
+
+    programs.engine.hold = hold
+    programs.engine.say = lambda prompt, turn: ("of the main thread", "beside it")[turn]
+    result = await (await programs.workers.start(rollout, campaign, group)).result()
+    assert lost == [True]
+    assert (result.stop_reason, result.reward) == (StopReason.EXITED, 1.0)
+    assert programs.engine.asked and len(set(programs.engine.asked)) == len(programs.engine.asked)
+    await replays(programs.workers, rollout)
 
 
 async def test_more_requests_a_minute_than_the_campaign_allows_end_the_program(

@@ -1,29 +1,25 @@
-"""Whatever is killed under a program, it plays on: answered from the store, and nothing is lost."""
+"""Sandboxes and programs that are killed at a bad moment or again and again, and resets of the
+workflow: the program plays on, answered from the store, or ends in a way that is told."""
 
-import asyncio
-from functools import partial
-
-import psutil
 import pytest
+from players import PROGRAM
 from program_checks import (
     EDIT,
     FIX,
     THREE,
-    Held,
+    Hold,
     check_answered_once,
+    check_fixed,
     kill_sandbox,
-    once,
+    lose_before_patch,
     replays,
     sandbox_of,
     sandboxes_of,
-    until_asked_in,
 )
 from program_cluster import ProgramCluster, calling, own_program
 from resetting import reset
-from temporalio.client import WorkflowFailureError
 
 from infra.db.programs import model_requests, program_lives
-from infra.db.rollouts import rollouts, turns
 from mainspring.ids import rollout_workflow
 from mainspring.protocol.activities import ANSWER_CALL
 from mainspring.status import FaultKind, StopReason
@@ -32,39 +28,18 @@ from tests.waiting import until
 from workflows.program import MAX_KILLED
 
 
-async def test_a_sandbox_that_is_killed_while_a_reply_is_made(programs: ProgramCluster) -> None:
-    programs.engine.say = lambda prompt, turn: THREE[turn]
-    programs.engine.hold = held = Held(1)
-    campaign, group, [rollout] = await programs.workers.make_rollouts(program=own_program())
-    handle = await programs.workers.start(rollout, campaign, group)
-    await held.reached.wait()
-    await kill_sandbox(programs.workers, sandbox_of(rollout, 0))
-    await until_asked_in(programs.workers, rollout, 1, life=1)
-    held.let_go.set()
-    result = await handle.result()
-    assert (result.stop_reason, result.reward, result.num_turns) == (StopReason.EXITED, 1.0, 3)
-    program = await check_answered_once(programs, rollout, num_calls=3, num_lives=2)
-    assert [life.returncode for life in program.lives] == [None, 0]
-    assert program.num_replayed == 2
-    await replays(programs.workers, rollout)
-
-
 async def test_a_sandbox_that_is_killed_while_a_command_runs(programs: ProgramCluster) -> None:
     said = (calling("cat calc.py"), calling(f"{EDIT}; sleep 1"), "done")
     programs.engine.say = lambda prompt, turn: said[turn]
-    campaign, group, [rollout] = await programs.workers.make_rollouts(program=own_program())
-    handle = await programs.workers.start(rollout, campaign, group)
+    play = await PROGRAM.start(programs)
     await until(lambda: len(programs.engine.asked) == 2)
-    await kill_sandbox(programs.workers, sandbox_of(rollout, 0))
-    result = await handle.result()
-    assert (result.stop_reason, result.reward, result.num_turns) == (StopReason.EXITED, 1.0, 3)
-    program = await check_answered_once(programs, rollout, num_calls=3, num_lives=2)
+    await kill_sandbox(programs.workers, sandbox_of(play.rollout, 0))
+    program = await check_fixed(programs, play.rollout, await play.result(), num_lives=2)
     assert program.num_replayed >= 2
 
 
 async def test_sandboxes_that_are_killed_at_every_call(programs: ProgramCluster) -> None:
-    programs.engine.say = lambda prompt, turn: THREE[turn]
-    campaign, group, [rollout] = await programs.workers.make_rollouts(program=own_program())
+    programs.engine.say = PROGRAM.say
     killed: list[int] = []
 
     async def kill(turn: int) -> None:
@@ -74,36 +49,10 @@ async def test_sandboxes_that_are_killed_at_every_call(programs: ProgramCluster)
             await kill_sandbox(programs.workers, sandbox_of(rollout, life))
 
     programs.engine.hold = kill
+    campaign, group, [rollout] = await PROGRAM.make(programs)
     result = await (await programs.workers.start(rollout, campaign, group)).result()
     assert killed == [0, 1, 2]
-    assert (result.stop_reason, result.reward, result.num_turns) == (StopReason.EXITED, 1.0, 3)
-    await check_answered_once(programs, rollout, num_calls=3, num_lives=4)
-
-
-async def test_a_program_that_is_killed_from_outside_is_run_again(
-    programs: ProgramCluster,
-) -> None:
-    programs.engine.say = lambda prompt, turn: THREE[turn]
-
-    async def kill() -> None:
-        def running() -> list[psutil.Process]:
-            return [each for each in psutil.Process().children(recursive=True) if _is_agent(each)]
-
-        [agent] = await asyncio.to_thread(running)
-        agent.kill()
-
-    programs.engine.hold = once(kill, turn=1)
-    rollout, result = await programs.play()
-    assert (result.stop_reason, result.reward, result.num_turns) == (StopReason.EXITED, 1.0, 3)
-    program = await check_answered_once(programs, rollout, num_calls=3, num_lives=2)
-    assert [life.returncode for life in program.lives] == [137, 0]
-
-
-def _is_agent(process: psutil.Process) -> bool:
-    try:
-        return "/tmp/agent.py" in process.cmdline()[1:2]
-    except psutil.NoSuchProcess:
-        return False
+    await check_fixed(programs, rollout, result, num_lives=4)
 
 
 async def test_a_reply_that_kills_its_program_ends_it_after_some_lives(
@@ -141,103 +90,11 @@ async def test_a_sandbox_that_is_lost_before_its_patch_is_stored(
     campaign, group, [rollout] = await programs.workers.make_rollouts(
         program=own_program(), step_limit=step_limit
     )
-    get, lost = rollouts.get_patch, []
-
-    async def lose(db, ident, epoch):
-        if ident == rollout and not lost:
-            lost.append(await programs.workers.held.release(sandbox_of(rollout, 0)))
-        return await get(db, ident, epoch)
-
-    monkeypatch.setattr(rollouts, "get_patch", lose)
+    lost = lose_before_patch(programs, monkeypatch, rollout)
     result = await (await programs.workers.start(rollout, campaign, group)).result()
     assert lost == [True]
     assert (result.stop_reason, result.reward) == (StopReason.STEP_LIMIT, 1.0)
     await check_answered_once(programs, rollout, num_calls=step_limit, num_lives=2)
-
-
-async def test_a_request_that_was_abandoned_is_asked_again_by_the_next_life(
-    programs: ProgramCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The program ends while a thread of it waits for a reply; then its tree is lost."""
-    held = Held(1)
-    programs.engine.hold = partial(_after, held.reached, held)
-    programs.engine.say = lambda prompt, turn: ("of the main thread", "beside it")[turn]
-    campaign, group, [rollout] = await programs.workers.make_rollouts(program=own_program(BESIDE))
-    get, lost = rollouts.get_patch, []
-
-    async def lose(db, ident, epoch):
-        if ident == rollout and not lost:
-            lost.append(await programs.workers.held.release(sandbox_of(rollout, 0)))
-            held.let_go.set()
-        return await get(db, ident, epoch)
-
-    monkeypatch.setattr(rollouts, "get_patch", lose)
-    result = await (await programs.workers.start(rollout, campaign, group)).result()
-    assert lost == [True]
-    assert (result.stop_reason, result.reward) == (StopReason.EXITED, 1.0)
-    assert programs.engine.asked and len(set(programs.engine.asked)) == len(programs.engine.asked)
-    await replays(programs.workers, rollout)
-
-
-async def _after(reached: asyncio.Event, held: Held, turn: int) -> None:
-    """The reply of turn 0 comes after the request of turn 1."""
-    if turn == 0:
-        await reached.wait()
-    await held(turn)
-
-
-BESIDE = f"""
-import json, os, subprocess, threading, urllib.request
-def ask(*texts):
-    roles = ("user", "assistant", "user")
-    messages = [{{"role": role, "content": text}} for role, text in zip(roles, texts)]
-    body = json.dumps({{"model": "m", "messages": messages}}).encode()
-    headers = {{"Content-Type": "application/json"}}
-    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
-    urllib.request.urlopen(urllib.request.Request(url, body, headers)).read()
-threading.Thread(target=ask, args=("a", "b", "c"), daemon=True).start()
-ask("hello")
-subprocess.run(["bash", "-c", {EDIT!r}])
-"""
-
-
-async def test_a_cancel_ends_the_program_and_leaves_no_sandbox(programs: ProgramCluster) -> None:
-    programs.engine.say = lambda prompt, turn: THREE[turn]
-    programs.engine.hold = held = Held(1)
-    campaign, group, [rollout] = await programs.workers.make_rollouts(program=own_program())
-    handle = await programs.workers.start(rollout, campaign, group)
-    await held.reached.wait()
-    await handle.cancel()
-    with pytest.raises(WorkflowFailureError):
-        await handle.result()
-    held.let_go.set()
-    row = await programs.workers.row(rollout)
-    assert (row.stop_reason, row.reward) == (StopReason.CANCELLED, None)
-    assert await sandboxes_of(programs.workers, rollout) == []
-    await replays(programs.workers, rollout)
-
-
-async def test_a_workflow_that_is_terminated_begins_again_with_another_key(
-    programs: ProgramCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    programs.engine.say = lambda prompt, turn: THREE[turn]
-    programs.engine.hold = held = Held(1)
-    keys = _note_keys(monkeypatch)
-    campaign, group, [rollout] = await programs.workers.make_rollouts(program=own_program())
-    handle = await programs.workers.start(rollout, campaign, group)
-    await held.reached.wait()
-    await handle.terminate()
-    db = programs.workers.db
-    assert await program_lives.holder(db, keys[0]) is not None
-    held.let_go.set()
-    result = await (await programs.workers.start(rollout, campaign, group)).result()
-    assert (result.stop_reason, result.reward, result.num_turns) == (StopReason.EXITED, 1.0, 3)
-    assert (await programs.workers.row(rollout)).epoch == 1
-    assert [await program_lives.holder(db, key) for key in keys] == [None] * len(keys)
-    calls, _ = await turns.history(db, rollout, 1)
-    assert [call.parent for call in calls] == [None, 0, 1]
-    await programs.workers.reaper.reap()
-    assert await sandboxes_of(programs.workers, rollout) == []
 
 
 @pytest.mark.parametrize(("share", "epoch", "num_calls"), [(0.0, 1, 2), (1.0, 0, 3)])
@@ -246,15 +103,15 @@ async def test_a_reset_while_a_reply_is_made(
 ) -> None:
     """To before the claim: a new epoch, which must not take the signals of the first one for its
     own. To the last task: the same life is joined."""
-    programs.engine.say = lambda prompt, turn: THREE[turn]
-    programs.engine.hold = held = Held(2)
-    campaign, group, [rollout] = await programs.workers.make_rollouts(program=own_program())
-    handle = await programs.workers.start(rollout, campaign, group)
+    programs.engine.say = PROGRAM.say
+    held = Hold(programs.engine, after=2)
+    play = await PROGRAM.start(programs)
     await held.reached.wait()
-    await reset(programs.workers, handle, share=share)
+    await reset(programs.workers, play.handle, share=share)
     if epoch:
         programs.engine.say = lambda prompt, turn: (FIX, "done", "of the first epoch")[turn]
     held.let_go.set()
+    rollout = play.rollout
     newest = programs.workers.client.get_workflow_handle(rollout_workflow(rollout))
     result = await newest.result()
     assert (result["stop_reason"], result["reward"]) == (StopReason.EXITED, 1.0)
@@ -274,15 +131,3 @@ async def test_a_reset_while_a_reply_is_made(
     await replays(programs.workers, rollout)
     await programs.workers.reaper.reap()
     assert await sandboxes_of(programs.workers, rollout) == []
-
-
-def _note_keys(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    keys: list[str] = []
-    begin = program_lives.begin
-
-    async def noted(*about):
-        keys.append(await begin(*about))
-        return keys[-1]
-
-    monkeypatch.setattr(program_lives, "begin", noted)
-    return keys

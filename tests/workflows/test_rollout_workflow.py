@@ -85,37 +85,6 @@ async def test_the_submit_command_must_succeed_to_count(cluster) -> None:
     assert (result.stop_reason, result.num_turns) == (StopReason.SUBMITTED, 2)
 
 
-async def test_a_lost_sandbox_is_rebuilt_and_the_rollout_goes_on(cluster) -> None:
-    cluster.policy.say = replies(bash("echo one >> calc.txt"), FIX, bash("cat calc.txt"), SUBMIT)
-    campaign, group, [rollout] = await cluster.make_rollouts()
-    cluster.policy.gate = asyncio.Event()
-    cluster.policy.gate.set()
-    handle = await cluster.start(rollout, campaign, group)
-
-    async def second_turn_done() -> bool:
-        _, done = await turns.history(cluster.db, rollout, 0)
-        if len(done) == 1:
-            cluster.policy.gate.clear()
-        return len(done) >= 1
-
-    await until(second_turn_done)
-    lost = SandboxId(f"{rollout.replace('/', '.')}.e0.s0")
-    backend = cluster.backends[BWRAP]
-    assert not isinstance(backend, BackendUnavailable)
-    await backend.remove(lost)
-    cluster.policy.gate.set()
-    result = await handle.result()
-    assert (result.stop_reason, result.reward, result.num_turns) == (StopReason.SUBMITTED, 1.0, 4)
-    _, done = await turns.history(cluster.db, rollout, 0)
-    # The first command ran once in the life that counts: its line is there once.
-    assert done[2].output == b"one\n"
-    asked = [a for a in cluster.policy.asked if a.startswith(rollout)]
-    assert len(asked) == len(set(asked)) == 4
-    row = await cluster.row(rollout)
-    assert (row.epoch, "restore" in row.phase_s) == (0, True)
-    assert lost not in await cluster.open_sandboxes()
-
-
 async def test_a_node_that_dies_before_it_reports_a_result_loses_no_command(
     cluster, monkeypatch
 ) -> None:
