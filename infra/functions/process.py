@@ -71,6 +71,7 @@ class FunctionProcess:
         self,
         process: asyncio.subprocess.Process,
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        printed: asyncio.StreamReader,
         label: str,
         run_command: RunCommand | None,
     ) -> None:
@@ -83,7 +84,7 @@ class FunctionProcess:
         """Fails with what a command failed with."""
         self._output = bytearray()
         self._memory_kills = memory_kills()
-        self._draining = asyncio.create_task(self._drain())
+        self._draining = asyncio.create_task(self._drain(printed))
 
     @property
     def pid(self) -> int:
@@ -162,9 +163,8 @@ class FunctionProcess:
             self._writer.write(line(answer))
             await self._writer.drain()
 
-    async def _drain(self) -> None:
-        assert self._process.stdout is not None
-        while piece := await self._process.stdout.read(OUTPUT_BYTES):
+    async def _drain(self, printed: asyncio.StreamReader) -> None:
+        while piece := await printed.read(OUTPUT_BYTES):
             self._output += piece
             del self._output[:-OUTPUT_BYTES]
 
@@ -181,13 +181,20 @@ async def running(
     it; `folder`: where its working folder is made."""
     folder.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=folder))
+    loop = asyncio.get_running_loop()
     ours, theirs = socket.socketpair()
+    # Not asyncio's own pipe: the wait for a process would last until its children let go of it.
+    output, print_into = map(os.fdopen, os.pipe(), ("rb", "wb"))
     try:
-        with theirs:
+        with theirs, print_into:
+            printed = asyncio.StreamReader()
+            output_pipe, _ = await loop.connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(printed), output
+            )
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", MODULE, str(theirs.fileno()), str(os.getpid())),
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
+                stdout=print_into,
                 stderr=asyncio.subprocess.STDOUT,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
@@ -195,7 +202,7 @@ async def running(
                 env=environment_of(variables) | {LABEL: label, "TMPDIR": str(scratch)},
             )
         streams = await asyncio.open_connection(sock=ours, limit=LINE_BYTES)
-        function = FunctionProcess(process, streams, label, run_command)
+        function = FunctionProcess(process, streams, printed, label, run_command)
         try:
             # One that died at once is noticed when its end is read.
             with contextlib.suppress(ConnectionError):
@@ -204,6 +211,8 @@ async def running(
             yield function
         finally:
             await asyncio.shield(function.close())
+            # It closes by itself, unless what left the label behind still holds it.
+            loop.call_later(REST_S, output_pipe.close)
     finally:
         ours.close()
         await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)

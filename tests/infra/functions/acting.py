@@ -97,6 +97,12 @@ async def leaves_processes() -> dict:
     return {"pids": [beside.pid, apart.pid]}
 
 
+async def leaves_a_process_and_is_killed() -> None:
+    """As a kernel that is short of memory kills: one process, and not its children."""
+    await asyncio.create_subprocess_exec("sleep", "3600", start_new_session=True)
+    os.kill(os.getpid(), 9)
+
+
 async def asks_for_commands(sandbox) -> list:
     ran = await asyncio.gather(*(sandbox.run(f"echo {n}", timeout_s=n + 1) for n in range(5)))
     return [each.output for each in ran]

@@ -170,14 +170,28 @@ async def test_threads_that_it_leaves_do_not_keep_it(tmp_path: Path) -> None:
     assert end.result is not None and end.result.data == b"1"
 
 
-async def test_processes_that_it_leaves_are_ended(tmp_path: Path) -> None:
+async def test_processes_that_it_leaves_are_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own end is seen while they hold its output open."""
+    monkeypatch.setattr(process, "EXIT_S", 3600.0)
     async with calling("leaves_processes", tmp_path) as function:
-        end = await function.ended()
+        async with asyncio.timeout(60):
+            end = await function.ended()
         assert end.result is not None
         left = json.loads(end.result.data)["pids"]
         assert all(map(runs, left))
     assert not any(map(runs, left))
     await function.output()
+
+
+async def test_one_that_is_killed_is_noticed_while_its_child_holds_its_output(
+    tmp_path: Path,
+) -> None:
+    async with calling("leaves_a_process_and_is_killed", tmp_path) as function:
+        async with asyncio.timeout(30):
+            end = await function.ended()
+        assert end == FunctionEnd(-9, error="was ended by signal 9")
 
 
 async def test_what_it_writes_is_removed(tmp_path: Path) -> None:
