@@ -89,9 +89,8 @@ Kill = Callable[[ProgramCluster, Player, Play], Awaitable[None]]
 
 async def kill_process(cluster: ProgramCluster, player: Player, play: Play) -> None:
     await player.kill(cluster, play)
-    if (
-        player.asks_from != "outside"
-    ):  # else its session waits for the reply before it is offered again
+    # A session outside waits for the reply before it is offered again.
+    if player.asks_from != "outside":
         await until_told_again(play)
 
 
