@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 from cluster import Cluster, cluster_of
 from guessing import EXAMPLE
-from program_cluster import ProgramCluster, one_node, program_cluster, ungated_cluster
+from program_cluster import (
+    ProgramCluster,
+    one_node,
+    program_cluster,
+    standing_cluster,
+    ungated_cluster,
+)
 
 from cli.operations.machine.embedded_stack import StackInfo
 from tests.conftest import Standing
@@ -57,13 +63,9 @@ def guess_importable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 async def program_workers(
     standing: Standing, stack: StackInfo, tmp_path_factory: pytest.TempPathFactory
 ) -> ProgramCluster:
-    @asynccontextmanager
-    async def make() -> AsyncIterator[ProgramCluster]:
-        hosts = await one_node(tmp_path_factory, 8)
-        async with program_cluster(stack, hosts, tmp_path_factory.mktemp("model")) as cluster:
-            yield cluster
-
-    return await standing.get("program_workers", make)
+    return await standing_cluster(
+        "program_workers", program_cluster, standing, stack, tmp_path_factory
+    )
 
 
 @pytest.fixture(scope="module")

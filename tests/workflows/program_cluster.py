@@ -3,7 +3,7 @@ tells it to. The fake stands at the engine's seam; tokens, store, workflow and s
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -158,18 +158,29 @@ async def one_node(new_folder: pytest.TempPathFactory, capacity: int) -> dict[No
     return {NODE: Host(await bwrap_or_skip(new_folder.mktemp("sandboxes")), capacity)}
 
 
-async def ungated_cluster(
-    standing: Standing, stack: StackInfo, new_folder: pytest.TempPathFactory
+async def standing_cluster(
+    name: str,
+    opened: Callable[..., AbstractAsyncContextManager[ProgramCluster]],
+    standing: Standing,
+    stack: StackInfo,
+    new_folder: pytest.TempPathFactory,
 ) -> ProgramCluster:
-    """The shared one without a gateway: each test starts its own."""
+    """The one of this name that tests share, with one node; `opened` makes it."""
 
     @asynccontextmanager
     async def make() -> AsyncIterator[ProgramCluster]:
         hosts = await one_node(new_folder, 8)
-        async with without_gateway(stack, hosts, new_folder.mktemp("model")) as cluster:
+        async with opened(stack, hosts, new_folder.mktemp("model")) as cluster:
             yield cluster
 
-    return await standing.get("ungated", make)
+    return await standing.get(name, make)
+
+
+async def ungated_cluster(
+    standing: Standing, stack: StackInfo, new_folder: pytest.TempPathFactory
+) -> ProgramCluster:
+    """The shared one without a gateway: each test starts its own."""
+    return await standing_cluster("ungated", without_gateway, standing, stack, new_folder)
 
 
 @asynccontextmanager

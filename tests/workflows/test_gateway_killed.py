@@ -1,5 +1,5 @@
 """Gateways that die at a certain moment under programs and agents outside, and engines that do not
-answer: what was asked is asked again and gets what stands."""
+answer: a request that is sent again gets the stored reply."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

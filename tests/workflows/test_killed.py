@@ -1,4 +1,4 @@
-"""Whatever is killed under a rollout, whoever plays it: the rows are those of an undisturbed one,
+"""Kills of each process under each kind of player: the rows are those of an undisturbed rollout,
 every token is trained once, and nothing of an earlier life is left."""
 
 from collections.abc import AsyncIterator

@@ -135,7 +135,7 @@ async def within(how: Kill, place: Place, player: Player) -> AsyncIterator[Scene
 @asynccontextmanager
 async def gateway(place: Place, player: Player, *, edge_dies: bool = False) -> AsyncIterator[Scene]:
     """A gateway's process; behind an edge for agents outside, who know one address. `edge_dies`:
-    the gateway dials the next one, and what is asked again is answered from the store."""
+    the gateway connects to the next one, and a request that is sent again gets the stored reply."""
     cluster = await ungated_cluster(place.standing, place.stack, place.new_folder)
     async with AsyncExitStack() as up:
         edge: Process | None = None
