@@ -186,6 +186,12 @@ HIDING = {
     "a linked folder for .git": "mv .git /tmp/git; ln -s /tmp/git .git",
     "a pipe": "mkfifo pipe; rm pkg/moved.py; mkfifo pkg/moved.py",
     "no rights": "chmod 000 pkg/calc.py pkg; chmod 555 .",
+    "no right to a new file": "chmod 000 new.txt",
+    "no right to a folder": "chmod 600 pkg; mkdir new; echo a > new/a; chmod 300 new",
+    "no right to the folder of all": "chmod 000 .",
+    "no right to ignored files": "echo extra/ > .gitignore; mkdir -p extra/in; "
+    "echo a > extra/in/a; chmod 000 extra/in",
+    "no right to a repository inside": "mkdir in; (cd in; git init -q; echo a > a; chmod 000 a .)",
     "links for folders": "mv pkg /tmp/pkg; cp -r /tmp/pkg pkg; ln -s pkg link; ln -s loop loop",
     "a deep folder": "(for k in $(seq 60); do mkdir -p $(printf %080d 1); cd $(printf %080d 1) || "
     "break; done; echo x > deep)",

@@ -11,6 +11,7 @@ import contextlib
 import os
 import platform
 import subprocess
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,14 +21,10 @@ from weakref import WeakValueDictionary
 from infra.sandbox import clock
 from infra.sandbox.bubblewrap import cgroup, seccomp
 from infra.sandbox.bubblewrap.cgroup import Cgroup
-from infra.sandbox.bubblewrap.command import (
-    Bind,
-    command_line,
-    filter_fds,
-    make_etc,
-)
+from infra.sandbox.bubblewrap.command import Bind, command_line, filter_fds, make_etc
 from infra.sandbox.bubblewrap.contents import Contents
 from infra.sandbox.bubblewrap.disk_guard import guard
+from infra.sandbox.bubblewrap.hidden_shell import HiddenShell
 from infra.sandbox.bubblewrap.owner import Owner, owner_of
 from infra.sandbox.bubblewrap.process import ConfinedShell, NoProcess, kill_leftover
 from infra.sandbox.bubblewrap.repository import COMMIT_SCRIPT, RepositoryCache
@@ -77,9 +74,12 @@ SPARE_PIDS = 2
 """Pids of a control group beyond RLIMIT_NPROC: a full sandbox fails as it would without one."""
 RUN_DIR = "/run/mainspring/run"
 PREPARED_DIR = "/run/mainspring/prepared"
+SHELL = "/run/mainspring/shell"
 _WRITABLE = ("work", "run", "more")
 """Parts of a sandbox's directory that its commands can write to."""
 MAX_NAME_BYTES = 255
+TRASH_S = 0.2
+"""One program removes what all sandboxes leave that close in this time."""
 
 
 class BwrapBackend:
@@ -98,7 +98,10 @@ class BwrapBackend:
         version = loader.stat().st_mtime_ns if loader.exists() else 0
         self._etc = Bind(state_dir / f"etc-{version}", "/etc")
         make_etc(self._etc.source)
-        self._repositories = RepositoryCache(state_dir / "repositories", self._commit)
+        self._shell = HiddenShell(state_dir)
+        self._repositories = RepositoryCache(
+            state_dir / "repositories", self._commit, self._open_dir
+        )
         self._groups = cgroup.available()
         self._live: dict[SandboxId, LiveSandbox] = {}
         self._locks: WeakValueDictionary[SandboxId, asyncio.Lock] = WeakValueDictionary()
@@ -229,6 +232,7 @@ class BwrapBackend:
             directory.chmod(0o755)
             if owner.uid is not None and directory != home:
                 os.chown(directory, owner.uid, owner.uid)
+        self._repositories.lend(prepared, home, owner.uid)
         for name, content in zip(("passwd", "group"), owner.accounts(), strict=True):
             (home / name).write_text(content)
             (home / name).chmod(0o644)
@@ -249,6 +253,8 @@ class BwrapBackend:
                 for number, top in enumerate(spec.writable_dirs)
             ),
         ]
+        if (shell := await asyncio.to_thread(self._shell.find)) is not None:
+            binds.append(Bind(shell, SHELL))
         binds += [Bind(folder, inside) for inside, folder in checked_mounts(spec)]
         if spec.clock is not None:
             binds.append(Bind(clock.library(), clock.INSIDE))
@@ -259,10 +265,12 @@ class BwrapBackend:
             variables=exports(spec),
             output_bytes=spec.limits.output_bytes,
             prepared=PREPARED_DIR,
+            is_hidden=shell is not None,
         )
+        program = "bash" if shell is None else SHELL
         try:
             tmp_mb = max(1, spec.limits.memory_mb // MEMORY_PER_TMP)
-            process = await ConfinedShell.spawn(home, owner, binds, tmp_mb)
+            process = await ConfinedShell.spawn(home, owner, binds, tmp_mb, program)
         except NoProcess as ended:
             if not str(ended):
                 raise SandboxBroken(f"sandbox {spec.id}: bwrap was killed") from None
@@ -347,15 +355,18 @@ class BwrapBackend:
                 self._deleter.submit(self._empty_trash)
 
     def _empty_trash(self) -> None:
+        if not any(self._trash.iterdir()):
+            return
+        time.sleep(TRASH_S)
+        doomed = [str(path) for path in self._trash.iterdir()]
+        for path in doomed:
+            Cgroup.load(Path(path)).remove()  # who threw it away may have died before that
         # A program and not rmtree: it takes no turn of this interpreter, and no depth stops it.
-        if doomed := [str(path) for path in self._trash.iterdir()]:
-            for path in doomed:
-                Cgroup.load(Path(path)).remove()  # who threw it away may have died before that
-            remove = ["rm", "-rf", "--", *doomed]
-            if subprocess.run(remove, check=False, capture_output=True).returncode != 0:
-                # directories an agent made unreadable for its own user
-                subprocess.run(["chmod", "-R", "u+rwX", "--", *doomed], check=False)
-                subprocess.run(remove, check=False)
+        remove = ["rm", "-rf", "--", *doomed]
+        if subprocess.run(remove, check=False, capture_output=True).returncode != 0:
+            # directories an agent made unreadable for its own user
+            subprocess.run(["chmod", "-R", "u+rwX", "--", *doomed], check=False)
+            subprocess.run(remove, check=False)
 
     def _commit(self, directory: Path) -> None:
         """Run COMMIT_SCRIPT in `directory`, confined: its files are a task's, not ours."""

@@ -26,6 +26,7 @@ from infra.sandbox.protocol import BackendUnavailable
 PYTHON = "/opt/python"
 LIBRARY = "/opt/libpython"
 """Where a Python that is bound to PYTHON finds its shared library."""
+SEARCH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 GIT_CONFIG = """[user]
 \tname = Agent
 \temail = agent@localhost
@@ -183,7 +184,7 @@ def _system_arguments() -> tuple[str, ...]:
             arguments += ["--symlink", os.readlink(path), str(path)]
         elif path.is_dir():
             arguments += ["--ro-bind", str(path), str(path)]
-    search = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+    search = list(SEARCH)
     library: dict[str, str] = {}
     if (prefix := own_python()) is not None:
         # Made by bwrap itself, the folder above would be root's alone.

@@ -131,7 +131,9 @@ class ConfinedShell:
             signal.pidfd_send_signal(fd, signal.SIGUSR1)
 
     @classmethod
-    async def spawn(cls, directory: Path, owner: Owner, binds: list[Bind], tmp_mb: int) -> Self:
+    async def spawn(
+        cls, directory: Path, owner: Owner, binds: list[Bind], tmp_mb: int, program: str = "bash"
+    ) -> Self:
         """`directory`, out of the sandbox's sight, gets its pipes and its record. Raises NoProcess
         with what bwrap said."""
         for name in _PIPES:
@@ -144,7 +146,7 @@ class ConfinedShell:
         try:
             input_fd, output = await _open_pipes(directory)
             with filter_fds() as filters:
-                bash = ["bash", "--noprofile", "--norc"]
+                bash = [program, "--noprofile", "--norc"]
                 descriptors = BwrapDescriptors(info_write, mapped_read)
                 bwrap = await asyncio.create_subprocess_exec(
                     *command_line(owner, binds, tmp_mb, bash, filters, descriptors),

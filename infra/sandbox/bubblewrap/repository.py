@@ -2,10 +2,11 @@
 
 Owns a bounded directory of prepared repositories. Invariants: the same files give the same commit
 id everywhere and always (fixed author and dates), so a replayed `git log` reads the same; an
-entry appears complete or not at all, even when others prepare it too; sandboxes get copies, so an
-entry may go at any time but while one boots from it. Imported by the bubblewrap backend.
+entry appears complete or not at all, even when others prepare it too; it goes only when no sandbox
+that began with it is left, for its patches are made against it. Imported by the bubblewrap backend.
 """
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -18,6 +19,8 @@ from mainspring.artifacts.program_files import program
 
 MAX_ENTRIES = 4096
 """About 50 KB each for small tasks; the least recently used tenth goes when there are more."""
+LENT = "prepared"
+"""Link in a sandbox's directory to the entry that it began with."""
 FILE_TIME_S = 1_577_836_800
 """2020-01-01: every file's mtime, so that listings do not differ between sandboxes."""
 
@@ -26,11 +29,13 @@ COMMIT_SCRIPT = program(__file__, "commit.sh")
 
 
 class RepositoryCache:
-    """`commit(directory)` runs COMMIT_SCRIPT there, isolated; blocking, like everything here."""
+    """`commit(directory)` runs COMMIT_SCRIPT there, isolated; blocking, like everything here.
+    `homes` has the directory of each sandbox of this node."""
 
-    def __init__(self, directory: Path, commit: Callable[[Path], None]) -> None:
+    def __init__(self, directory: Path, commit: Callable[[Path], None], homes: Path) -> None:
         self._directory = directory
         self._commit = commit
+        self._homes = homes
         directory.mkdir(parents=True, exist_ok=True)
 
     def find(self, files: Mapping[str, str], executables: Collection[str] = ()) -> Path | None:
@@ -66,6 +71,24 @@ class RepositoryCache:
             shutil.rmtree(building, ignore_errors=True)
         return entry
 
+    def lend(self, entry: Path, home: Path, uid: int | None) -> None:
+        """Keep `entry` until `home` is removed. shell.sh finds there what it writes of its own: an
+        index and objects, which belong to `uid`."""
+        (home / LENT).symlink_to(entry)
+        objects, index = home / "run" / "objects", home / "run" / "index"
+        objects.mkdir()
+        shutil.copyfile(entry / ".git" / "index", index)
+        shutil.copystat(entry / ".git" / "index", index)  # git compares its time with the files'
+        for path in (objects, index) if uid is not None else ():
+            os.chown(path, uid, uid)
+
+    def _lent(self) -> set[str]:
+        lent: set[str] = set()
+        for link in self._homes.glob(f"*/{LENT}"):
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                lent.add(link.readlink().name)
+        return lent
+
     def _entry(self, files: Mapping[str, str], executables: Collection[str]) -> Path:
         digest = hashlib.sha256()
         for path, content in sorted(files.items()):
@@ -80,8 +103,9 @@ class RepositoryCache:
         entries = [path for path in self._directory.iterdir() if not path.name.startswith("new-")]
         if len(entries) < MAX_ENTRIES:
             return
-        entries.sort(key=_used_at)
-        for entry in entries[: MAX_ENTRIES // 10]:
+        lent = self._lent()
+        unused = sorted((path for path in entries if path.name not in lent), key=_used_at)
+        for entry in unused[: MAX_ENTRIES // 10]:
             shutil.rmtree(entry, ignore_errors=True)
 
 

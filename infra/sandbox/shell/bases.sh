@@ -5,17 +5,23 @@
 # repository, its home or its variables, changes what git does here.
 
 base_repos=() base_trees=() base_commits=() # of each base: repository, work tree, tree of its start
+in_place=''
+has_index='' # the host has made the index of the next patch
+new_objects='' # where git writes objects if the repository of the base is read-only
 below='' # from the top of the task's repository to WORKDIR, with a slash at its end
 declare -A left=() num_left=() # by reason: names of what is not in a patch, and how many
 readonly MAX_BASES=100
 
 # Set by the caller: repo, tree, index; and no variables for git, which starts without a shell of its
-# own: a patch takes some calls, of a millisecond each.
+# own: a patch takes some calls, of a millisecond each. With `in_place` git takes the place of the shell
+# that calls it, for < <( ), which has one of its own.
 base_git() {
-  GIT_DIR=$repo GIT_WORK_TREE=$tree GIT_INDEX_FILE=${index:-$repo/index} HOME=/dev/null \
+  GIT_DIR=$repo GIT_WORK_TREE=$tree GIT_INDEX_FILE=${index:-$repo/index} \
+    GIT_OBJECT_DIRECTORY=${new_objects:-$repo/objects} \
+    GIT_ALTERNATE_OBJECT_DIRECTORIES=${new_objects:+$repo/objects} HOME=/dev/null \
     XDG_CONFIG_HOME=/dev/null GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 \
     GIT_ATTR_NOSYSTEM=1 GIT_LITERAL_PATHSPECS=1 GIT_OPTIONAL_LOCKS=0 GIT_NO_REPLACE_OBJECTS=1 \
-    git -c core.excludesFile=/dev/null -c core.attributesFile=/dev/null -c core.fsmonitor=false \
+    $in_place git -c core.excludesFile=/dev/null -c core.attributesFile=/dev/null -c core.fsmonitor=false \
     -c core.untrackedCache=false -c gc.auto=0 "$@"
 }
 
@@ -127,7 +133,7 @@ take_all() {
 add_paths() { # path...
   local line
   (($#)) || return 0
-  if printf '%s\0' "$@" | base_git update-index --add --remove --replace -z --stdin 2>"$RUN/refused"; then
+  if base_git update-index --add --remove --replace -z --stdin 2>"$RUN/refused" < <(printf '%s\0' "$@"); then
     while IFS= read -r line; do # names that could be taken for .git elsewhere
       [[ $line != 'Ignoring path '* ]] || leave 'git refuses its name' "${line#Ignoring path }"
     done <"$RUN/refused"

@@ -67,6 +67,8 @@ class ShellSetup:
     """Repository to copy to `workdir`; empty: the one found there is the base."""
     variables: str = ""
     """A bash line of exports, for commands alone."""
+    is_hidden: bool = False
+    """The shell's user cannot read its program: it need not hide itself."""
 
     def encode(self, nonce: str) -> bytes:
         values = {
@@ -81,7 +83,7 @@ class ShellSetup:
             "ORPHAN_S": str(ORPHAN_S),
         }
         lines = (f"{name}={shlex.quote(value)}\n" for name, value in values.items())
-        hide = _HIDE % shlex.quote(self.run_dir).encode()
+        hide = b"" if self.is_hidden else _HIDE % shlex.quote(self.run_dir).encode()
         return hide + "".join(lines).encode() + _READ % len(PROGRAM) + PROGRAM + b"serve\n"
 
 

@@ -19,11 +19,8 @@ patch() { # cpu_s max_bytes_of_a_file max_bytes
     unset "${!GIT_@}"
     : >"$RUN/left_out"
     [[ -r $WORKDIR && -w $WORKDIR && -x $WORKDIR ]] || chmod u+rwx -- "$WORKDIR"
-    cd -- "$WORKDIR" || exit
-    # The agent may have taken its own right to read.
-    find . -path ./.git -prune -o \
-      \( -type d ! -perm -500 -o -type f ! -perm -400 \) -exec chmod u+rX {} \;
     local max_file=$2 room=$3 max_new=$MAX_NEW index=$RUN/index repo tree start label commit i
+    local made_readable=''
     declare -A left=() num_left=()
     for i in "${!base_repos[@]}"; do
       repo=${base_repos[i]} tree=${base_trees[i]} commit=${base_commits[i]} start=$tree label=''
@@ -34,6 +31,7 @@ patch() { # cpu_s max_bytes_of_a_file max_bytes
     ((${#left[@]} == 0)) || tell_left_out >"$RUN/left_out"
   )
   reply $?
+  has_index=''
 }
 
 # What the last patch does not have.
@@ -44,14 +42,13 @@ left_out() { # max_bytes
 
 # Shows the patch of one base.
 show_changes() {
-  local changed=() removed=() inside=() taken=() attributes='' size text
+  local changed removed inside taken attributes size text
   # With its time: git looks into files that are as new as the index, and may compare whole seconds.
-  cp -p -- "$repo/index" "$index" || rm -f -- "$index"
+  [[ $has_index ]] || cp -p -- "$repo/index" "$index" || rm -f -- "$index"
   [[ ! -e $index.lock && ! -e $repo/info/attributes ]] ||
     rm -f -- "$index.lock" "$repo/info/attributes"
   cd -- "$tree" || return
-  list_tracked
-  list_new
+  list_changed
   ((${#changed[@]} + ${#removed[@]} + ${#taken[@]})) || return 0
   [[ ! $attributes ]] || keep_attributes
   ((${#removed[@]} == 0)) ||
@@ -119,10 +116,19 @@ look_elsewhere() {
   done < <(image_git for-each-ref --count=100 --format='%(refname:lstrip=2)' refs/heads)
 }
 
-# Sets `sizes` in bytes.
+# Sets `sizes` in bytes. bash itself reads a few short texts, which saves starting a program.
 measure() { # path...
-  local i more chunk path
+  local i more chunk path text
   sizes=()
+  if (($# <= 5)); then
+    for path in "$@"; do
+      if [[ -L $path || ! -f $path || ! -r $path ]]; then break; fi
+      if IFS= read -r -d '' -n 65536 text <"$path"; then break; fi
+      sizes+=("${#text}")
+    done
+    ((${#sizes[@]} < $#)) || return 0
+    sizes=()
+  fi
   for ((i = 1; i <= $#; i += 500)); do
     chunk=("${@:i:500}")
     mapfile -t more < <(stat -c %s -- "${chunk[@]}")
@@ -134,9 +140,32 @@ measure() { # path...
   done
 }
 
+# Sets `changed`, `removed`, `taken` and `attributes`.
+list_changed() {
+  local unreadable='' num_new=$max_new reason
+  declare -A before=() num_before=()
+  for reason in "${!left[@]}"; do
+    before[$reason]=${left[$reason]} num_before[$reason]=${num_left[$reason]}
+  done
+  list_tracked
+  list_new
+  [[ $unreadable && ! $made_readable ]] || return 0
+  # The agent has taken its own right to read. To look for it each time would walk the whole tree.
+  made_readable=1
+  (cd -- "$WORKDIR" && find . -path ./.git -prune -o \
+    \( -type d ! -perm -500 -o -type f ! -perm -400 \) -exec chmod u+rX {} \;)
+  max_new=$num_new left=() num_left=()
+  for reason in "${!before[@]}"; do
+    left[$reason]=${before[$reason]} num_left[$reason]=${num_before[$reason]}
+  done
+  list_tracked
+  list_new
+}
+
 # Sets `changed` and `removed`: of the base's own files; `inside`: repositories in their place.
 list_tracked() {
   local about path i paths=() sizes
+  changed=() removed=() inside=() attributes=''
   while IFS= read -r -d '' about && IFS= read -r -d '' path; do
     if [[ ! $label && $path != "$below"* ]]; then
       base_git diff --quiet "$commit" -- "$path" || leave 'outside of the working directory' "$path"
@@ -151,12 +180,14 @@ list_tracked() {
       removed+=("$path")
       if [[ -d $path ]]; then inside+=("$path/"); else leave 'neither a file nor a link' "$path"; fi
     fi
-  done < <(base_git diff-files --raw -z --no-renames)
+  done < <(in_place="exec"; base_git diff-files --raw -z --no-renames 2>"$RUN/refused")
+  [[ ! -s $RUN/refused ]] || unreadable=1
   ((${#removed[@]} == 0)) || keep_sparse
   measure "${paths[@]}"
   for i in "${!paths[@]}"; do
     path=${paths[i]}
     if [[ ! -L $path && ! -r $path ]]; then
+      unreadable=1
       leave 'cannot be read' "$path"
     elif ((sizes[i] <= max_file)); then
       changed+=("$path")
@@ -183,6 +214,7 @@ keep_sparse() {
 list_new() {
   local paths=() groups=() queue=('' "${inside[@]}") owners=('' "${inside[@]}") number=0 inner owner path i
   declare -A at_start=() is_ignored=()
+  taken=()
   : >"$RUN/refusals"
   load_ignored
   for ((i = 0; i < ${#queue[@]} && i < MAX_REPOSITORIES; i++)); do
@@ -197,13 +229,17 @@ list_new() {
     done < <(others_in "$inner" -o -i --exclude-standard --directory)
   done
   ((number <= MAX_NAMES)) || leave 'too many to look at' "files after the first $MAX_NAMES"
-  while IFS= read -r path; do leave 'git cannot list it' "${path#*: }"; done <"$RUN/refusals"
+  while IFS= read -r path; do
+    unreadable=1
+    leave 'git cannot list it' "${path#*: }"
+  done <"$RUN/refusals"
   choose
 }
 
 # New files below a folder, as git lists them. In a repository of the agent's own git looks only when
 # that is the work tree.
 others_in() { # folder option...
+  local in_place=exec
   if [[ $1 ]]; then
     cd -- "$1" && tree=$tree/$1 index=$RUN/none base_git ls-files -z "${@:2}"
   else
@@ -254,8 +290,12 @@ consider_ignored() { # path
   fi
 }
 
-files_in() { find "$1" -name .git -prune -o \( -type f -o -type l \) -print0; } # folder
-newer_in() { find "$1" -name .git -prune -o -type f -cnewer "$RUN/booted" -print0; } # path
+files_in() { # folder
+  find "$1" -name .git -prune -o \( -type f -o -type l \) -print0 2>>"$RUN/refusals"
+}
+newer_in() { # path
+  find "$1" -name .git -prune -o -type f -cnewer "$RUN/booted" -print0 2>>"$RUN/refusals"
+}
 is_newer() { [[ $(newer_in "$1" | head -c 1 | tr '\0' .) ]]; } # path
 
 is_base() { # path, in `tree`
@@ -287,28 +327,30 @@ was_there() { # path, with a slash at the end of a folder's
   return 1
 }
 
-# Shows numbers of `paths`: the smallest first, unless all fit.
-in_order() {
+# Sets `order` to numbers of `paths`: the smallest first, unless all fit.
+put_in_order() {
   local i total=0 fit=1
   for i in "${!paths[@]}"; do
     total=$((total + sizes[i] * 4 / 3 + 400))
     ((sizes[i] <= max_file)) || fit=0
   done
   if ((fit && total <= space && ${#paths[@]} <= max_new)); then
-    ((${#paths[@]} == 0)) || printf '%s\n' "${!paths[@]}"
+    order=("${!paths[@]}")
   else
-    for i in "${!paths[@]}"; do printf '%s\t%s\n' "${sizes[i]}" "$i"; done |
-      sort -n | while read -r _ i; do echo "$i"; done
+    mapfile -t order < <(for i in "${!paths[@]}"; do printf '%s\t%s\n' "${sizes[i]}" "$i"; done | sort -n)
+    order=("${order[@]#*$'\t'}")
   fi
 }
 
 choose() {
-  local sizes i path group bytes files shown space=$room ignored_kb=0 num_ignored=0
+  local sizes order i path group bytes files shown space=$room ignored_kb=0 num_ignored=0
   declare -A group_bytes=() group_files=() chosen=()
   measure "${paths[@]}"
-  while read -r i; do
+  put_in_order
+  for i in "${order[@]}"; do
     path=${paths[i]} group=${groups[i]} bytes=$((sizes[i] * 4 / 3 + 400)) # binary parts are base85
     if [[ ! -L $path && ! -r $path ]]; then
+      unreadable=1
       leave 'cannot be read' "$path"
     elif ((sizes[i] > max_file)); then
       leave "over $((max_file >> 20)) MiB" "$path"
@@ -322,7 +364,7 @@ choose() {
       space=$((space - bytes)) max_new=$((max_new - 1))
       taken+=("$path")
     fi
-  done < <(in_order)
+  done
   ((${#group_bytes[@]})) || return 0
   while IFS= read -r -d '' group; do
     bytes=${group%%/*} group=${group#*/} files=${group_files[$group]} shown=$group
@@ -348,6 +390,11 @@ choose() {
 
 # An agent's .gitattributes would have git take other bytes than those of the files.
 keep_attributes() {
+  if [[ ! -w $repo ]]; then
+    rm -rf "$RUN/base"
+    cp -a "$repo" "$RUN/base"
+    repo=$RUN/base
+  fi
   mkdir -p "$repo/info"
   {
     echo '* !text !crlf !eol !ident !filter !working-tree-encoding !diff'

@@ -396,7 +396,7 @@ unpack() ( # cpu_s
 
 boot() {
   local program missing=()
-  mkdir -p "$RUN" && : >"$RUN/booted"
+  { [[ -d $RUN ]] || mkdir -p "$RUN"; } && : >"$RUN/booted"
   for program in cat cp dd git head mkdir tail tar; do
     type -P "$program" >/dev/null || missing+=("$program")
   done
@@ -404,9 +404,9 @@ boot() {
     echo "it lacks ${missing[*]}"
     reply 3
   elif [[ $PREPARED ]]; then
-    cp -a "$PREPARED/.git" "$RUN/base" &
-    base_repos=("$RUN/base") base_trees=("$WORKDIR") base_commits=(HEAD)
-    cp -a "$PREPARED/." "$WORKDIR" 2>&1 && wait $!
+    base_repos=("$PREPARED/.git") base_trees=("$WORKDIR") base_commits=(HEAD)
+    new_objects=$RUN/objects has_index=1
+    cp -a "$PREPARED/." "$WORKDIR" 2>&1
     reply $?
   elif without_variables adopt_repository; then
     align_numbers
