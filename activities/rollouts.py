@@ -102,27 +102,29 @@ class RolloutActivities:
         facts = await self._cache.rollout(ask.rollout)
         config, task = facts.config, facts.task
         plays = claim.player is Player.POLICY
+        # A verification may be of tasks whose agent does not exist.
+        agent = facts.agent_config if plays else config.agent
         image = task.image if isinstance(task, SweTask) else None
-        remote = remote_profile(config.agent) if plays else None
+        remote = remote_profile(agent) if plays else None
         opens = plays and remote is None
         prefer = await nodes.with_image(self._db, image) if opens and image else None
         return BeginResult(
             epoch=claim.epoch,
             task=claim.task,
-            step_limit=config.agent.step_limit,
-            max_format_errors=config.agent.max_format_errors,
-            command_timeout_s=config.agent.command_timeout_s,
+            step_limit=agent.step_limit,
+            max_format_errors=agent.max_format_errors,
+            command_timeout_s=agent.command_timeout_s,
             request_timeout_s=config.policy.request_timeout_s,
-            rollout_timeout_s=config.agent.rollout_timeout_s,
+            rollout_timeout_s=agent.rollout_timeout_s,
             test_timeout_s=task.test_timeout_s,
             prefer=prefer,
             player=claim.player,
             turns_per_activity=config.rollout.turns_per_activity,
             program=ProgramLimits(
-                requests_per_minute=config.agent.requests_per_minute,
-                parallel_requests=config.agent.parallel_requests,
+                requests_per_minute=agent.requests_per_minute,
+                parallel_requests=agent.parallel_requests,
             )
-            if is_program(config.agent)
+            if is_program(agent)
             else None,
             remote=RemoteLimits(silence_s=remote.silence_s, lives=remote.lives) if remote else None,
         )

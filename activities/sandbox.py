@@ -162,7 +162,7 @@ class SandboxActivities:
             world = self._held.get(ask.sandbox)
             num_restored = await self._put_back_snapshot(ask, world)
             _, executions = await turns.history(self._db, ask.rollout, ask.epoch)
-            config = (await self._cache.rollout(ask.rollout)).config
+            agent = (await self._cache.rollout(ask.rollout)).agent_config
             for before in executions:
                 if before.call < num_restored:
                     continue
@@ -170,7 +170,7 @@ class SandboxActivities:
                 now = await world.step(
                     command_id(ask.rollout, ask.epoch, before.call, before.index),
                     before.command,
-                    config.agent.command_timeout_s,
+                    agent.command_timeout_s,
                 )
                 same_output = _digest(now.output) == _digest(before.output)
                 if now.returncode != before.returncode or not same_output:

@@ -59,7 +59,7 @@ async def score_rollout(
         verdict=verdict,
         report=did.report,
         num_turns=num_turns,
-        step_limit=config.agent.step_limit,
+        step_limit=(facts.agent_config if did.replies else config.agent).step_limit,
         num_format_errors=len(errors),
         num_completion_tokens=did.num_completion_tokens,
         num_tokens=did.num_tokens,

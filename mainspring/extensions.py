@@ -40,6 +40,8 @@ class ExtensionPoint:
     """The file that tells what one must do."""
     field: str | None = None
     """Dotted, of a configuration. None: a command's argument names it."""
+    further_fields: str | None = None
+    """Fields of the same form; a star stands for each name of a table."""
     roles: tuple[ProcessRole, ...] = ()
     """Processes that import one of your own, beside commands."""
     of_kind: str | None = None
@@ -55,6 +57,7 @@ POINTS = (
         registry="mainspring.agents.choice:AGENTS",
         protocol="mainspring/agents/protocol.py",
         field="agent.kind",
+        further_fields="agents.*.kind",
         roles=(_WORKER, _NODE),
     ),
     ExtensionPoint(
@@ -195,7 +198,9 @@ def _names(config: AnyRun, point: ExtensionPoint) -> list[str]:
     is_read = point.of_kind in (None, config.agent.kind)
     if point.field is None or not is_read:
         return []
-    return [name for name in _at(config, point.field) if isinstance(name, str)]
+    fields = (point.field, point.further_fields)
+    names = (name for field in fields if field for name in _at(config, field))
+    return [name for name in names if isinstance(name, str)]
 
 
 def _at(value: object, field: str) -> Iterator[object]:
@@ -206,5 +211,8 @@ def _at(value: object, field: str) -> Iterator[object]:
         yield from value.values() if isinstance(value, Mapping) else (value,)
     else:
         first, _, rest = field.partition(".")
+        if first == "*":
+            yield from _at(tuple(value.values()) if isinstance(value, Mapping) else (), rest)
+            return
         inner = value.get(first) if isinstance(value, Mapping) else getattr(value, first, None)
         yield from _at(inner, rest)

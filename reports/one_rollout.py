@@ -17,7 +17,7 @@ from mainspring.agents.choice import agent_for
 from mainspring.agents.program import asked_by
 from mainspring.agents.protocol import Agent, FormatError
 from mainspring.agents.record import Record
-from mainspring.config.agent import AgentConfig
+from mainspring.config.run import RunConfig
 from mainspring.ids import RolloutId
 from mainspring.tasks.criterion import GradeReport
 from mainspring.tasks.task import Task
@@ -114,7 +114,7 @@ async def read(database: Database, rollout: RolloutId) -> RolloutView:
         report=await rollouts.get_grade_report(database, rollout),
         grade_output=await rollouts.get_grade_output(database, rollout, record.epoch),
         turns=_turns(
-            config.agent,
+            config,
             task,
             replies,
             commands,
@@ -125,7 +125,7 @@ async def read(database: Database, rollout: RolloutId) -> RolloutView:
 
 
 def _turns(
-    config: AgentConfig,
+    config: RunConfig,
     task: Task,
     replies: list[Call],
     commands: list[Execution],

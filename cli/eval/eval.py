@@ -94,10 +94,9 @@ def run(
     give its --name; nothing else is needed. Starts local workers unless
     MAINSPRING_TEMPORAL_ADDRESS is set; then existing workers are used.
     """
-    from mainspring.config.files.model_path import with_model_path
-    from mainspring.config.files.reading import check_evaluation, read_toml
+    from mainspring.config.files.reading import check_evaluation, read_run_file
 
-    raw = with_model_path(read_toml(file), file) if file else {}
+    raw = read_run_file(file) if file else {}
     named: dict[str, str] = {}
     for section, options in {
         "tasks": {"source": source, "unverified": unverified},

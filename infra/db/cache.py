@@ -13,8 +13,9 @@ from infra.db.database import Database
 from infra.db.rollouts import rollouts
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
-from mainspring.agents.choice import agent_for
+from mainspring.agents.choice import agent_config, agent_for
 from mainspring.agents.protocol import Agent
+from mainspring.config.agent import AgentConfig
 from mainspring.config.any_run import AnyRun
 from mainspring.ids import CampaignId, RolloutId, TaskId
 from mainspring.tasks.any_task import AnyTask
@@ -38,7 +39,12 @@ class RolloutFacts:
     @property
     def agent(self) -> Agent:
         """The agent that plays it. Raises ConfigError for one that cannot be imported here."""
-        return agent_for(self.config.agent, self.task)
+        return agent_for(self.config, self.task)
+
+    @property
+    def agent_config(self) -> AgentConfig:
+        """Its section of the configuration."""
+        return agent_config(self.config, self.task)
 
 
 class FactCache:

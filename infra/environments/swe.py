@@ -19,6 +19,7 @@ from infra.sandbox.containers.image_edit import Alteration
 from infra.sandbox.model_port import Gateways
 from infra.sandbox.protocol import Limits, Sandbox, SandboxBackend, SandboxSpec
 from infra.sandbox.session import PatchRefused
+from mainspring.agents.choice import agent_config
 from mainspring.config.agent import AgentConfig
 from mainspring.config.sandbox import SandboxConfig
 from mainspring.environments.protocol import CommandResult, Finished, Judged, Place
@@ -143,7 +144,7 @@ class SweEnvironment:
 
     async def attach(self, task: SweTask, place: Place, backend: SandboxBackend) -> SweWorld:
         """The world of a process that died. Raises SandboxLost."""
-        busy_s = longest_command_s(place.config.agent)
+        busy_s = longest_command_s(agent_config(place.config, task))
         sandbox = await backend.attach(_spec(task, place), busy_s=busy_s)
         return SweWorld(sandbox, backend.name)
 

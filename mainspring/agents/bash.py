@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from mainspring.agents.bash_block import SUBMIT_SENTINEL, parse_bash_block
 from mainspring.agents.bash_prompts import SYSTEM, TASK
 from mainspring.agents.conversation import ConversationAgent
-from mainspring.agents.observation import render_format_error, render_observation
+from mainspring.agents.prompts import Prompts
 from mainspring.agents.protocol import Command, FormatError, Message
-from mainspring.agents.templates import render
 from mainspring.config.agent import AgentConfig
 from mainspring.errors import ConfigError
 from mainspring.programs.reply import Reply
@@ -20,8 +19,12 @@ CUT_OFF = frozenset({"length", "max_tokens"})
 
 
 class BashAgent(ConversationAgent):
+    texts = Prompts(SYSTEM, TASK)
+    """Its own; [agent.prompts] may have others."""
+
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
+        self._prompts = self.texts.changed_by(config.prompts)
 
     def opening(self, task: Task) -> tuple[Message, Message]:
         if not isinstance(task, SweTask):
@@ -29,8 +32,7 @@ class BashAgent(ConversationAgent):
                 f"the bash agent fixes issues in repositories, and task {task.id} has none",
                 remedy="name an agent of your own in agent.kind: see docs/extending.md",
             )
-        about = render(TASK, issue=task.issue, workdir=task.workdir)
-        return {"role": "system", "content": render(SYSTEM)}, {"role": "user", "content": about}
+        return self._prompts.opening(task, self._config)
 
     def parse(self, reply: Reply) -> tuple[Command, ...] | FormatError:
         parsed = parse_bash_block(reply.text)
@@ -40,17 +42,11 @@ class BashAgent(ConversationAgent):
         action = self.parse(reply.reply)
         if isinstance(action, FormatError):
             cut_off = reply.finish_reason in CUT_OFF
-            return render_format_error(action.num_commands, cut_off=cut_off, reason=action.reason)
+            return self._prompts.refused(action.num_commands, cut_off=cut_off, reason=action.reason)
         if not executions:  # an earlier version read several blocks in it
-            return render_format_error(2, cut_off=False)
-        execution = executions[0]
-        return render_observation(
-            execution.returncode,
-            execution.output,
-            timed_out=execution.timed_out,
-            timeout_s=self._config.command_timeout_s,
-            limit_chars=self._config.observation_chars,
-            turns_left=self.turns_left(reply.number),
+            return self._prompts.refused(2, cut_off=False)
+        return self._prompts.observed(
+            executions[0], self._config, turns_left=self.turns_left(reply.number)
         )
 
     def turns_left(self, turn: int) -> int | None:

@@ -4,15 +4,16 @@ It learned the rules in its warm start, so prompts are short and nothing reminds
 """
 
 from mainspring.agents.bash import BashAgent
+from mainspring.agents.prompts import Prompts
 from mainspring.agents.protocol import Message
 from mainspring.tasks.task import Task
 
-SYSTEM = "Fix the bug. Write a THOUGHT and one bash block."
-
 
 class BundledAgent(BashAgent):
+    texts = Prompts("Fix the bug. Write a THOUGHT and one bash block.", "{{ issue }}")
+
     def opening(self, task: Task) -> tuple[Message, Message]:
-        return {"role": "system", "content": SYSTEM}, {"role": "user", "content": task.issue}
+        return self._prompts.opening(task, self._config)
 
     def turns_left(self, turn: int) -> int | None:
         return None

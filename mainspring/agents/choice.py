@@ -1,9 +1,9 @@
-"""Which agent plays a task: its row's `agent_name`, else the campaign's `agent.kind`.
+"""Which agent plays a task: the one that its row asks for (`agent_name`), else the section [agent].
 
-Invariants: a task names only agents of this project, because its row is data; a configuration may
-also name a class of your own. A task that asks for an agent is played by no other one, unless the
-campaign has `agent.override`: a run whose `agent.kind` is a program refuses it before it is stored.
-Imported wherever a reply is read or a message written.
+Invariants: a task names only sections [agents.NAME] and agents of this project, because its row is
+data; a configuration may also name a class of your own. A task that asks for an agent is played by
+no other one, unless the campaign has `agent.override`: a run whose `agent.kind` is a program
+refuses it before it is stored. Imported wherever a reply is read or a message written.
 """
 
 from collections.abc import Callable
@@ -11,9 +11,12 @@ from collections.abc import Callable
 from mainspring.agents.bash import BashAgent
 from mainspring.agents.bundled import BundledAgent
 from mainspring.agents.program import ProgramAgent
+from mainspring.agents.prompts import check_prompts
 from mainspring.agents.protocol import Agent
 from mainspring.config.agent import AgentConfig
+from mainspring.config.prompts import PromptsConfig
 from mainspring.config.registry import Registry
+from mainspring.config.run import RunConfig
 from mainspring.errors import ConfigError
 from mainspring.programs.functions import find_function
 from mainspring.programs.parsing.choice import PARSERS
@@ -30,28 +33,71 @@ AGENTS: Registry[Callable[[AgentConfig], Agent]] = Registry(
 )
 
 
-def agent_for(config: AgentConfig, task: Task) -> Agent:
+def agent_for(run: RunConfig, task: Task) -> Agent:
     """Raises ConfigError when there is no such agent. Of a program: who reads its replies."""
-    if is_program(config):
-        return ProgramAgent(config)
-    name = config.kind if config.override else task.agent_name or config.kind
-    if name not in allowed(config):
+    config = agent_config(run, task)
+    return ProgramAgent(config) if is_program(config) else AGENTS.make(config.kind, config)
+
+
+def agent_config(run: RunConfig, task: Task) -> AgentConfig:
+    """The section of the agent that plays a task. Raises ConfigError where there is none."""
+    name = task.agent_name
+    if is_program(run.agent) or run.agent.override or not name:
+        return run.agent
+    if name in run.agents:
+        return run.agents[name]
+    if name == run.agent.kind:
+        return run.agent
+    if name not in AGENTS:
         raise ConfigError(
             f"task {task.id} asks for the agent {name!r}, which does not exist",
-            remedy=f"the agents are {', '.join(AGENTS)}",
+            remedy=f"the agents are {', '.join(allowed(run))}",
         )
-    return AGENTS.make(name, config)
+    # The texts are those of another agent.
+    return run.agent.model_copy(update={"kind": name, "prompts": PromptsConfig()})
 
 
-def allowed(config: AgentConfig) -> tuple[str, ...]:
-    """Kinds that rows of a run's tasks may ask for: a program plays all of its tasks, or none."""
-    if is_program(config):
-        return (config.kind,)
-    return tuple(dict.fromkeys((*AGENTS, config.kind)))
+def allowed(run: RunConfig) -> tuple[str, ...]:
+    """Agents that rows of a run's tasks may ask for: a program plays all of its tasks, or none."""
+    if is_program(run.agent):
+        return (run.agent.kind,)
+    return tuple(dict.fromkeys((*run.agents, *AGENTS, run.agent.kind)))
 
 
-def check_agent(config: AgentConfig) -> None:
-    """Raises ConfigError when `agent.kind` cannot be made, or lacks a method."""
+def check_agents(run: RunConfig) -> None:
+    """Raises ConfigError for a section [agent] or [agents.NAME] that nothing can be played with."""
+    check_agent(run.agent)
+    for name, config in run.agents.items():
+        where = f"[agents.{name}]"
+        if is_program(run.agent):
+            raise ConfigError(
+                f"{where}: agent.kind = {run.agent.kind!r} is a program, which plays every task",
+                remedy="leave the section out, or name an agent in agent.kind",
+            )
+        if is_program(config):
+            raise ConfigError(
+                f"{where}: {config.kind!r} is a program, and programs play whole runs alone",
+                remedy="set agent.kind for it in a run of its own",
+            )
+        if (name in AGENTS or name in PROFILES) and config.kind != name:
+            raise ConfigError(
+                f"{where}: {name!r} is an agent of Mainspring, and the section's kind is "
+                f"{config.kind!r}",
+                remedy="give the section another name",
+            )
+        if config.tool_parser != run.agent.tool_parser:
+            raise ConfigError(
+                f"{where}: tool_parser = {config.tool_parser!r}, and agent.tool_parser = "
+                f"{run.agent.tool_parser!r}",
+                remedy="the model has one way to write tool calls: set it in [agent]",
+            )
+        check_agent(config, f"agents.{name}")
+
+
+def check_agent(config: AgentConfig, section: str = "agent") -> None:
+    """Raises ConfigError when its kind cannot be made or lacks a method, and for texts that cannot
+    be filled."""
+    check_prompts(f"{section}.prompts", config.prompts)
     if is_program(config):
         profile = profile_for(config)
         if isinstance(profile, FunctionProfile):

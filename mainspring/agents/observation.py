@@ -1,12 +1,13 @@
 """The agent's view of its command: return code and output, long ones cut in the middle.
 
 Pure and deterministic: the same execution gives the same text, so a restored rollout continues
-with the same tokens. Anyone may import it.
+with the same tokens. The templates here are the bash agent's; [agent.prompts] may have others.
+Anyone may import it.
 """
 
 from mainspring.agents.templates import render
 
-_OBSERVATION = """\
+OBSERVATION = """\
 <returncode>{{ returncode }}</returncode>
 {% if timed_out -%}
 <timeout>The command did not end within {{ timeout_s }} s and was killed with everything it \
@@ -25,7 +26,7 @@ grep, or redirect to a file and read parts of it.
 {{ tail }}</output_tail>
 {%- else -%}
 <output>
-{{ text }}</output>
+{{ output }}</output>
 {%- endif -%}
 {% if turns_left == 1 %}
 
@@ -36,8 +37,8 @@ This is your last turn: submit now.
 {%- endif -%}
 """
 
-_FORMAT_ERROR = """\
-Your reply had {{ num_blocks }} bash blocks; it must have exactly one, so nothing was run.
+_NOT_ONE = """\
+Your reply had {{ num_found }} bash blocks; it must have exactly one, so nothing was run.
 Write a THOUGHT, then one block with one command:
 
 ```bash
@@ -62,6 +63,13 @@ It is not clear where your bash block ends: {{ reason }}, so nothing was run. Cl
 with its own line and each quote, before the line of ``` that ends the block. Write lines of ``` \
 into a file with a heredoc, not inside quotes."""
 
+FORMAT_ERROR = "".join(
+    [
+        *("{% if cut_off %}", _CUT_OFF, "{% elif reason %}", _NOT_CLEAR),
+        *("{% else %}", _NOT_ONE, "{% endif %}"),
+    ]
+)
+
 
 def render_observation(
     returncode: int,
@@ -71,6 +79,7 @@ def render_observation(
     timeout_s: float,
     limit_chars: int,
     turns_left: int | None,
+    template: str = OBSERVATION,
 ) -> str:
     """The message after a command. `turns_left` None leaves the reminder out."""
     # A NUL cannot be stored as text in Postgres, and no tokenizer needs it.
@@ -84,11 +93,11 @@ def render_observation(
         head, tail = text[:half], text[len(text) - half :]
         num_elided = len(text) - len(head) - len(tail)
     return render(
-        _OBSERVATION,
+        template,
         returncode=returncode,
         timed_out=timed_out,
         timeout_s=f"{timeout_s:g}",
-        text=text,
+        output=text,
         num_elided=num_elided,
         head=head,
         tail=tail,
@@ -96,11 +105,9 @@ def render_observation(
     )
 
 
-def render_format_error(num_blocks: int, *, cut_off: bool, reason: str = "") -> str:
+def render_format_error(
+    num_found: int, *, cut_off: bool, reason: str = "", template: str = FORMAT_ERROR
+) -> str:
     """The message after a reply that was not exactly one command. `cut_off`: it was longer than a
     reply may be, which is another mistake than its form; `reason`: what was not clear."""
-    if cut_off:
-        return render(_CUT_OFF)
-    if reason:
-        return render(_NOT_CLEAR, reason=reason)
-    return render(_FORMAT_ERROR, num_blocks=num_blocks)
+    return render(template, num_found=num_found, cut_off=cut_off, reason=reason)

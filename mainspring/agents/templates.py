@@ -1,15 +1,18 @@
 """Jinja as the agent's texts use it: an unknown name is an error, and text is left as it is.
 
-Only mainspring.agents imports it.
+Invariants: a template runs in Jinja's sandbox, where it calls nothing that changes or reaches
+anything; values are never read as templates. Only mainspring.agents imports it.
 """
 
 from functools import cache
 
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import StrictUndefined, Template, TemplateError, meta
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from mainspring.agents.bash_block import SUBMIT_SENTINEL
+from mainspring.errors import ConfigError
 
-_ENVIRONMENT = Environment(undefined=StrictUndefined, autoescape=False)
+_ENVIRONMENT = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False)
 
 
 @cache
@@ -20,3 +23,20 @@ def _compiled(source: str) -> Template:
 def render(source: str, **names: object) -> str:
     """Fill a template; `sentinel` is always there. Values are never read as templates."""
     return _compiled(source).render(sentinel=SUBMIT_SENTINEL, **names)
+
+
+def check_template(what: str, source: str, **examples: object) -> None:
+    """Fill it with examples. Raises ConfigError naming `what` for a syntax error, a name that it
+    does not have, and whatever else it fails with."""
+    remedy = f"its names are {', '.join((*examples, 'sentinel'))}: see docs/agents.md"
+    try:
+        used = meta.find_undeclared_variables(_ENVIRONMENT.parse(source))
+        if unknown := used - {*examples, "sentinel"}:
+            raise ConfigError(f"{what} uses {min(unknown)!r}, which it lacks", remedy=remedy)
+        render(source, **examples)
+    except TemplateError as error:
+        line = getattr(error, "lineno", None)
+        place = "" if line is None else f", line {line}"
+        raise ConfigError(f"{what}{place}: {error}", remedy=remedy) from None
+    except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        raise ConfigError(f"{what}: {type(error).__name__}: {error}", remedy=remedy) from None

@@ -5,8 +5,19 @@ from typing import Annotated
 from pydantic import Field
 
 from mainspring.config.files.presets import Preset
+from mainspring.config.prompts import PromptsConfig
 from mainspring.config.section import MANY, MANY_TOKENS, YEAR_S, Section, Switch, Within
 from mainspring.programs.record import BranchKind
+
+AGENT_LIMITS = (
+    "step_limit",
+    "max_format_errors",
+    "command_timeout_s",
+    "observation_chars",
+    "rollout_timeout_s",
+    "tool_parser",
+)
+"""Fields that further agents of a run have as well, unless they set them."""
 
 
 class AgentConfig(Section):
@@ -32,6 +43,7 @@ class AgentConfig(Section):
     function of your own; or "harbor", an agent class of that package; or "remote": agents that run
     elsewhere take its rollouts at a gateway. A task that asks for an agent (`agent_name`) is played
     by that one; a run whose kind is a program refuses it."""
+    prompts: PromptsConfig = PromptsConfig()
     override: Switch = False
     """Play every task with `kind`, also those that ask for another agent (`agent_name`)."""
     version: str | None = None

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agent import AGENT_LIMITS, AgentConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.reward import SCORE, RewardConfig
 from mainspring.config.rollout import RolloutConfig
@@ -40,6 +40,9 @@ class RunConfig(NamedConfig):
 
     tasks: TasksConfig = TasksConfig()
     agent: AgentConfig = AgentConfig()
+    agents: dict[str, AgentConfig] = Field(default_factory=dict)
+    """Further agents, as sections [agents.NAME] with the fields of [agent]: each plays the tasks
+    whose row asks for it (`agent_name`). Limits that one does not set are those of [agent]."""
     rollout: RolloutConfig = RolloutConfig()
     policy: PolicyConfig = PolicyConfig()
     sandbox: SandboxConfig = SandboxConfig()
@@ -60,6 +63,24 @@ class RunConfig(NamedConfig):
         if kind != FUNCTION or not isinstance(reward, dict) or "parts" in reward:
             return raw
         return {**raw, "reward": {**reward, "parts": [{"name": SCORE}]}}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _further_agents_have_its_limits(cls, raw: Any) -> Any:
+        agents = raw.get("agents") if isinstance(raw, dict) else None
+        if not isinstance(agents, dict):
+            return raw
+        agent = raw.get("agent", {})
+        if isinstance(agent, AgentConfig):
+            agent = agent.model_dump(exclude_unset=True)
+        if not isinstance(agent, dict):
+            return raw
+        limits = {name: value for name, value in agent.items() if name in AGENT_LIMITS}
+        filled = {
+            name: limits | table if isinstance(table, dict) else table
+            for name, table in agents.items()
+        }
+        return {**raw, "agents": filled}
 
     @property
     def repeats(self) -> bool:

@@ -104,7 +104,7 @@ class Trajectory:
     @cached_property
     def agent(self) -> Agent:
         """Who played it."""
-        return agent_for(self.config.agent, self.task)
+        return agent_for(self.config, self.task)
 
     @cached_property
     def branches(self) -> list[tuple[Call, ...]]:

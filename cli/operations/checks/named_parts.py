@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from infra.harbor.checking import check_harbor
 from infra.sandbox.backends import BACKENDS
 from infra.tracking.choice import check_tracking
-from mainspring.agents.choice import check_agent
+from mainspring.agents.choice import check_agents
 from mainspring.algorithms.choice import check_algorithms
-from mainspring.config.agent import AgentConfig
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.run import RunConfig
 from mainspring.config.sft import SftConfig
 from mainspring.curricula.choice import CURRICULA
 from mainspring.environments.choice import check_environments
@@ -45,7 +45,7 @@ def _checks(config: AnyRun) -> Iterator[tuple[str, Callable[[], None]]]:
         yield "tracker", lambda: check_tracking(config.tracking)
         return
     yield "reward", lambda: check_parts(config)
-    yield "agent", lambda: _check_agent(config.agent)
+    yield "agent", lambda: _check_agents(config)
     yield "environment", lambda: check_environments(config)
     if (backend := config.sandbox.backend) is not None:
         yield "sandbox backend", lambda: BACKENDS.check(backend)
@@ -55,6 +55,6 @@ def _checks(config: AnyRun) -> Iterator[tuple[str, Callable[[], None]]]:
         yield "tracker", lambda: check_tracking(config.tracking)
 
 
-def _check_agent(config: AgentConfig) -> None:
-    check_agent(config)
-    check_harbor(config)
+def _check_agents(config: RunConfig) -> None:
+    check_agents(config)
+    check_harbor(config.agent)

@@ -42,7 +42,7 @@ async def check_tasks(db: Database, config: RunConfig, used: Sequence[TaskId]) -
         if kind != SWE or is_path(config.agent.kind):
             # The agent must know what to ask the policy about such a task.
             example = await tasks.get_task(db, members.example)
-            check_asking(agent_for(config.agent, example), example)
+            check_asking(agent_for(config, example), example)
 
 
 async def check_agents(db: Database, config: RunConfig, used: Sequence[TaskId]) -> None:
@@ -50,7 +50,7 @@ async def check_agents(db: Database, config: RunConfig, used: Sequence[TaskId]) 
     agent = config.agent
     if agent.override:
         return
-    asks = await selections.asks_for_agent(db, used, allowed(agent))
+    asks = await selections.asks_for_agent(db, used, allowed(config))
     if asks is None:
         return
     number = "no other does" if asks.num_tasks == 1 else f"{asks.num_tasks} tasks do the like"
@@ -64,7 +64,9 @@ async def check_agents(db: Database, config: RunConfig, used: Sequence[TaskId]) 
         remedy = f"set agent.kind = {asks.agent!r}, {anyway}, or {again}"
     else:
         clause = "which does not exist"
-        remedy = f"the agents are {', '.join(AGENTS)}: change agent_name, {anyway}, or {again}"
+        remedy = (
+            f"the agents are {', '.join(allowed(config))}: change agent_name, {anyway}, or {again}"
+        )
     raise UsageError(
         f"run {config.name}: task {asks.task} asks for the agent {asks.agent!r} (agent_name), "
         f"{clause}; {number}",

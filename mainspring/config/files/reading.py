@@ -18,6 +18,7 @@ from mainspring.config.evaluations.verification import VerificationConfig
 from mainspring.config.files import errors
 from mainspring.config.files.model_path import with_model_path
 from mainspring.config.files.presets import expanded
+from mainspring.config.files.prompt_files import with_prompts
 from mainspring.config.files.renamed import renamed
 from mainspring.config.run import NamedConfig
 from mainspring.config.sft import SftConfig, SftFile
@@ -37,7 +38,7 @@ def load_campaign(path: Path, tell: Callable[[str], None] | None = None) -> Camp
     """Read a campaign file. What an earlier version called otherwise is read under its new name,
     and told; without `tell` it is a mistake. Raises ConfigError naming the file and each wrong
     field."""
-    raw, notes = renamed(with_model_path(read_toml(path), path))
+    raw, notes = renamed(read_run_file(path))
     lines = [f"{path}: {note}" for note in notes]
     if lines and tell is None:
         raise ConfigError("\n".join(lines), remedy="write the new name into the file")
@@ -61,6 +62,11 @@ def load_sft(path: Path) -> SftConfig:
         for source in config.data.sources
     )
     return config.model_copy(update={"data": config.data.model_copy(update={"sources": sources})})
+
+
+def read_run_file(path: Path) -> dict[str, Any]:
+    """The table of a file with rollouts, with what its paths name. Raises ConfigError."""
+    return with_prompts(with_model_path(read_toml(path), path), path, read_toml)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from infra.db.rollouts import rollouts, turns
 from infra.db.rollouts.call_cache import CallCache, HistoryReads, packed
 from mainspring.agents.asking import next_request
 from mainspring.agents.choice import agent_for
-from mainspring.config.agent import AgentConfig
+from mainspring.config.run import RunConfig
 from mainspring.ids import RolloutId
 from mainspring.trajectories.turns import Call, Execution, VersionSpan
 
@@ -142,7 +142,7 @@ async def put_long_turns(db: Database, rollout: RolloutId) -> None:
 async def test_the_bytes_that_are_counted_are_those_that_memory_has(db: Database) -> None:
     rollout = await add_claimed_rollout(db)
     await put_long_turns(db, rollout)
-    asker = agent_for(AgentConfig(), task(0))
+    asker = agent_for(RunConfig(name="r"), task(0))
 
     known = CallCache(db)
     past = await known.played(rollout, 0)

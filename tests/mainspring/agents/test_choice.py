@@ -4,15 +4,19 @@ import pytest
 
 from mainspring.agents.bash import BashAgent
 from mainspring.agents.bundled import BundledAgent
-from mainspring.agents.choice import agent_for, check_agent
+from mainspring.agents.choice import agent_config, agent_for, allowed, check_agent, check_agents
 from mainspring.agents.conversation import ConversationAgent
 from mainspring.agents.protocol import FormatError
+from mainspring.agents.record import Record
 from mainspring.config.agent import AgentConfig
+from mainspring.config.prompts import PromptsConfig
+from mainspring.config.run import RunConfig
 from mainspring.errors import ConfigError
 from mainspring.ids import TaskId
 from mainspring.tasks.swe_task import SweTask
 
 HERE = __name__
+EMPTY = Record((), ())
 TASK = SweTask(
     id=TaskId("t"), source="s", split="train", issue="i", files={"a": ""}, test_command="true"
 )
@@ -54,22 +58,74 @@ class Broken(BashAgent):
 not_a_class = 3
 
 
+def run(agent: AgentConfig | None = None, **agents: object) -> RunConfig:
+    return RunConfig.model_validate(
+        {"name": "r", "agent": agent or AgentConfig(), "agents": agents}
+    )
+
+
+def asking(name: str) -> SweTask:
+    return TASK.model_copy(update={"agent_name": name})
+
+
 def test_the_campaign_names_it_and_a_task_comes_first() -> None:
-    assert type(agent_for(AgentConfig(), TASK)) is BashAgent
-    assert type(agent_for(AgentConfig(kind="bundled"), TASK)) is BundledAgent
+    assert type(agent_for(run(), TASK)) is BashAgent
+    assert type(agent_for(run(AgentConfig(kind="bundled")), TASK)) is BundledAgent
     own = AgentConfig(kind=f"{HERE}:Own")
     check_agent(own)
-    assert type(agent_for(own, TASK)) is Own
-    asking = TASK.model_copy(update={"agent_name": "bash"})
-    assert type(agent_for(own, asking)) is BashAgent
+    assert type(agent_for(run(own), TASK)) is Own
+    assert type(agent_for(run(own), asking("bash"))) is BashAgent
     override = AgentConfig(kind=f"{HERE}:Own", override=True)
-    assert type(agent_for(override, asking)) is Own
+    assert type(agent_for(run(override), asking("bash"))) is Own
 
 
 def test_a_task_never_names_a_path() -> None:
-    asking = TASK.model_copy(update={"agent_name": f"{HERE}:Own"})
     with pytest.raises(ConfigError, match="does not exist"):
-        agent_for(AgentConfig(), asking)
+        agent_for(run(), asking(f"{HERE}:Own"))
+
+
+def test_a_task_may_name_a_section_of_the_run() -> None:
+    given = run(
+        AgentConfig(step_limit=7, command_timeout_s=5),
+        short={"kind": "bundled", "step_limit": 3},
+        own={"kind": f"{HERE}:Own"},
+    )
+    check_agents(given)
+    assert type(agent_for(given, asking("short"))) is BundledAgent
+    assert type(agent_for(given, asking("own"))) is Own
+    assert agent_config(given, asking("short")).step_limit == 3
+    assert agent_config(given, asking("own")).step_limit == 7  # as in [agent]
+    assert agent_config(given, asking("short")).command_timeout_s == 5
+    assert agent_config(given, TASK) is given.agent
+    assert allowed(given)[:2] == ("short", "own")
+    stored = RunConfig.model_validate(given.model_dump(mode="json"))
+    assert stored == given
+
+
+def test_the_texts_of_one_agent_are_not_those_of_another() -> None:
+    given = run(AgentConfig(prompts=PromptsConfig(system="Mine.")))
+    assert agent_for(given, TASK).request(TASK, EMPTY).messages[0].text == "Mine."
+    other = agent_for(given, asking("bundled")).request(TASK, EMPTY).messages[0].text
+    assert other == "Fix the bug. Write a THOUGHT and one bash block."
+
+
+@pytest.mark.parametrize(
+    ("agent", "agents", "message"),
+    [
+        ({}, {"bash": {"kind": "bundled"}}, "'bash' is an agent of Mainspring"),
+        ({}, {"codex": {"kind": "bash"}}, "'codex' is an agent of Mainspring"),
+        ({}, {"coder": {"kind": "codex"}}, "'codex' is a program, and programs play whole runs"),
+        ({"kind": "codex"}, {"b": {}}, "agent.kind = 'codex' is a program, which plays every task"),
+        ({}, {"b": {"kind": "nowhere"}}, "no agent is called 'nowhere'"),
+        ({}, {"b": {"tool_parser": "none"}}, "tool_parser = 'none', and agent.tool_parser"),
+        ({}, {"b": {"prompts": {"task": "{{ isue }}"}}}, "agents.b.prompts.task uses 'isue'"),
+    ],
+)
+def test_a_section_that_cannot_play_is_refused(agent: dict, agents: dict, message: str) -> None:
+    given = RunConfig.model_validate({"name": "r", "agent": agent, "agents": agents})
+    with pytest.raises(ConfigError, match=message) as refused:
+        check_agents(given)
+    assert refused.value.remedy
 
 
 @pytest.mark.parametrize(
