@@ -61,6 +61,14 @@ POINTS = (
         roles=(_WORKER, _NODE),
     ),
     ExtensionPoint(
+        what="tool",
+        registry="mainspring.agents.tools.choice:TOOLS",
+        protocol="mainspring/agents/tools/protocol.py",
+        field="agent.tools",
+        further_fields="agents.*.tools",
+        roles=(_WORKER, _NODE),
+    ),
+    ExtensionPoint(
         what="program",
         registry="mainspring.programs.profiles.choice:PROFILES",
         protocol="mainspring/programs/profile.py",

@@ -54,6 +54,10 @@ class BashAgent(ConversationAgent):
         return self._config.step_limit - turn - 1
 
     def is_done(self, execution: Execution) -> bool:
-        """The submit command succeeded: the sentinel is the first line that it printed."""
-        first = execution.output.lstrip().split(b"\n", 1)[0].strip()
-        return execution.returncode == 0 and first == SUBMIT_SENTINEL.encode()
+        return has_submitted(execution)
+
+
+def has_submitted(execution: Execution) -> bool:
+    """The submit command succeeded: the sentinel is the first line that it printed."""
+    first = execution.output.lstrip().split(b"\n", 1)[0].strip()
+    return execution.returncode == 0 and first == SUBMIT_SENTINEL.encode()

@@ -13,6 +13,9 @@ from mainspring.agents.bundled import BundledAgent
 from mainspring.agents.program import ProgramAgent
 from mainspring.agents.prompts import check_prompts
 from mainspring.agents.protocol import Agent
+from mainspring.agents.react import ReactAgent
+from mainspring.agents.single import SingleAgent
+from mainspring.agents.tool_calls import ToolsAgent
 from mainspring.config.agent import AgentConfig
 from mainspring.config.prompts import PromptsConfig
 from mainspring.config.registry import Registry
@@ -26,7 +29,13 @@ from mainspring.tasks.task import Task
 
 AGENTS: Registry[Callable[[AgentConfig], Agent]] = Registry(
     "agent",
-    (("bash", BashAgent), ("bundled", BundledAgent)),
+    (
+        ("bash", BashAgent),
+        ("bundled", BundledAgent),
+        ("tools", ToolsAgent),
+        ("react", ReactAgent),
+        ("single", SingleAgent),
+    ),
     takes="config",
     methods=("request", "parse", "is_done"),
     also=PROFILES,

@@ -4,8 +4,10 @@ Invariants: pure; each kind of text has its names, and one that uses another nam
 a run is stored. Imported by the agents beside this file and by agents of your own.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
 from typing import Self
 
 from mainspring.agents.observation import (
@@ -16,8 +18,10 @@ from mainspring.agents.observation import (
 )
 from mainspring.agents.protocol import Message
 from mainspring.agents.templates import check_template, render
-from mainspring.config.agent import AgentConfig
+from mainspring.agents.tools.protocol import only_text
+from mainspring.config.agent import AgentConfig, ReactConfig
 from mainspring.config.prompts import PromptsConfig
+from mainspring.programs.request import ToolSpec
 from mainspring.tasks.swe_task import SweTask
 from mainspring.tasks.task import Task
 from mainspring.trajectories.turns import Execution
@@ -38,10 +42,14 @@ class Prompts:
         return replace(self, **{name: text for name, text in given.items() if text is not None})
 
     def opening(
-        self, task: Task, config: AgentConfig, tools: Sequence[str] = ()
+        self,
+        task: Task,
+        config: AgentConfig,
+        tools: Sequence[ToolSpec] = (),
+        tags: Mapping[str, str] = MappingProxyType({}),
     ) -> tuple[Message, Message]:
         """The first two messages of a rollout of `task`."""
-        names = _names_of(task, config, tools)
+        names = _names_of(task, config, tools, tags)
         return (
             {"role": "system", "content": render(self.system, **names)},
             {"role": "user", "content": render(self.task, **names)},
@@ -75,7 +83,8 @@ def check_prompts(where: str, config: PromptsConfig) -> None:
         "metadata": {},
         "step_limit": 20,
         "timeout_s": "60",
-        "tools": ["bash"],
+        "tools": [{"name": "bash", "description": "Run a command.", "takes": "a command"}],
+        "tags": ReactConfig().tags,
     }
     observation = {
         "returncode": 0,
@@ -106,7 +115,9 @@ def check_prompts(where: str, config: PromptsConfig) -> None:
                 check_template(f"{where}.{field}", source, **names)
 
 
-def _names_of(task: Task, config: AgentConfig, tools: Sequence[str]) -> dict[str, object]:
+def _names_of(
+    task: Task, config: AgentConfig, tools: Sequence[ToolSpec], tags: Mapping[str, str]
+) -> dict[str, object]:
     return {
         "issue": task.issue,
         "workdir": task.workdir if isinstance(task, SweTask) else "",
@@ -114,5 +125,20 @@ def _names_of(task: Task, config: AgentConfig, tools: Sequence[str]) -> dict[str
         "metadata": dict(task.metadata),
         "step_limit": config.step_limit,
         "timeout_s": f"{config.command_timeout_s:g}",
-        "tools": list(tools),
+        "tools": [
+            {"name": tool.name, "description": tool.description, "takes": _taken_by(tool)}
+            for tool in tools
+        ],
+        "tags": dict(tags),
     }
+
+
+def _taken_by(tool: ToolSpec) -> str:
+    """The arguments of a tool in words."""
+    properties = tool.parameters.get("properties", {})
+    if not properties:
+        return "nothing"
+    schema = json.dumps(properties, ensure_ascii=False)
+    if (only := only_text(tool)) is not None and len(properties) == 1:
+        return f"the {only} as it is"
+    return f"a JSON object with {schema}"

@@ -1,8 +1,9 @@
 """Section [agent]: which agent plays, and its limits."""
 
-from typing import Annotated
+from enum import StrEnum
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from mainspring.config.files.presets import Preset
 from mainspring.config.prompts import PromptsConfig
@@ -18,6 +19,48 @@ AGENT_LIMITS = (
     "tool_parser",
 )
 """Fields that further agents of a run have as well, unless they set them."""
+
+
+class SingleAnswer(StrEnum):
+    """What the one reply of the single agent holds."""
+
+    PATCH = "patch"
+    """A unified diff, for tasks with a repository."""
+    TEXT = "text"
+    """The answer, which the environment of the task is given as it is."""
+
+
+class ReactConfig(Section):
+    """Of the react agent."""
+
+    thought: str = Field(default="Thought:", min_length=1)
+    """Tag of the thought. Tags begin a line."""
+    action: str = Field(default="Action:", min_length=1)
+    """Tag of the action's name."""
+    action_input: str = Field(default="Action Input:", min_length=1)
+    """Tag of what the action takes: plain text, or a JSON object."""
+    summary: str = ""
+    """Tag of what the policy writes for its later self; "": no such field. It needs `memory`."""
+    memory: Annotated[int | None, Within(le=MANY)] = Field(default=None, ge=1)
+    """Number of last steps that each request shows. Unset: all. With it each request after these
+    steps begins a branch."""
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """By the name of their field."""
+        names = ("thought", "action", "action_input", "summary")
+        return {name: getattr(self, name) for name in names}
+
+    @model_validator(mode="after")
+    def _tags_can_be_told_apart(self) -> Self:
+        tags = [tag for tag in self.tags.values() if tag]
+        if len({*tags}) < len(tags):
+            raise ValueError("two tags are the same: give each field one of its own")
+        if any(tag != tag.strip() or "\n" in tag for tag in tags):
+            raise ValueError("a tag is one line without blanks around it")
+        if self.summary and self.memory is None:
+            raise ValueError("summary needs memory: without it all steps are shown")
+        return self
 
 
 class AgentConfig(Section):
@@ -37,13 +80,24 @@ class AgentConfig(Section):
     """Time that a rollout's replies and commands may take together; then the working tree is
     graded. Waiting for an engine, a node or a retry does not count."""
     kind: str = "bash"
-    """The agent: "bash", "bundled" (its prompts are short, for the bundled model), or a class of
-    your own as "package.module:Class". Or a program that runs by itself in the sandbox and asks the
-    policy over HTTP: the name of a client (docs/agents.md), or "command"; or "function", a Python
-    function of your own; or "harbor", an agent class of that package; or "remote": agents that run
-    elsewhere take its rollouts at a gateway. A task that asks for an agent (`agent_name`) is played
-    by that one; a run whose kind is a program refuses it."""
+    """The agent: "bash" (one bash block a reply), "tools" (tool calls), "react" (a thought, an
+    action and its input), "single" (one reply), "bundled" (as bash with short prompts, for the
+    bundled model), or a class of your own as "package.module:Class". Or a program that runs by
+    itself in the sandbox and asks the policy over HTTP: the name of a client (docs/agents.md), or
+    "command"; or "function", a Python function of your own; or "harbor", an agent class of that
+    package; or "remote": agents that run elsewhere take its rollouts at a gateway. A task that asks
+    for an agent (`agent_name`) is played by that one, a section [agents.NAME] or one of these
+    agents; a run whose kind is a program refuses it."""
     prompts: PromptsConfig = PromptsConfig()
+    tools: tuple[str, ...] = Field(
+        default=("bash", "view", "edit", "search", "submit"), min_length=1
+    )
+    """Tools of the agents "tools" and "react": "bash", "view", "edit", "search", "submit", or
+    classes of your own as "package.module:Class"."""
+    react: ReactConfig = ReactConfig()
+    single: SingleAnswer = SingleAnswer.PATCH
+    """What the one reply of the single agent holds: "patch", or "text" for tasks of another kind
+    than "swe"."""
     override: Switch = False
     """Play every task with `kind`, also those that ask for another agent (`agent_name`)."""
     version: str | None = None
@@ -64,3 +118,10 @@ class AgentConfig(Section):
     earlier ones and are answered from the store."""
     parallel_requests: Annotated[int, Within()] = Field(default=8, ge=1, le=64)
     """Requests of a program that are answered at once; more wait."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_reply_is_one_turn(cls, raw: Any) -> Any:
+        if isinstance(raw, dict) and raw.get("kind") == "single" and "step_limit" not in raw:
+            return raw | {"step_limit": 1}
+        return raw

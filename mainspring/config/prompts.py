@@ -13,7 +13,7 @@ class PromptsConfig(Section):
     system: str | None = None
     """Instructions: the first message. Fields: issue, workdir, task_id, metadata (a table of the
     task's row), step_limit, timeout_s (of a command), sentinel (what the submit command prints),
-    tools (their names)."""
+    tools (a list: name, description and takes of each), tags (those of [agent.react])."""
     task: str | None = None
     """The task: the second message. Fields as those of `system`."""
     observation: str | None = None

@@ -152,10 +152,11 @@ class Registry(Mapping[str, T]):
 
     def _check_class(self, name: str, candidate: Any, methods: Sequence[str]) -> None:
         choices = f"; or choose from {self.names}" if self.names else ""
+        taken = ", ".join(filter(None, ("self", self.takes)))
         if not inspect.isclass(candidate):
             raise ConfigError(
                 f"{self.what} {name!r} is a {type(candidate).__name__}, expected a class",
-                remedy=f"write it as `class Name: def __init__(self, {self.takes})`{choices}",
+                remedy=f"write it as `class Name: def __init__({taken})`{choices}",
             )
         missing = [method for method in methods if not callable(getattr(candidate, method, None))]
         if missing:

@@ -1,4 +1,4 @@
-"""Texts of an agent: its own, a file's, or fields; a wrong one is refused before a run is stored."""
+"""Texts of an agent: its own, a file's, or fields; a wrong one is refused before it is used."""
 
 from pathlib import Path
 

@@ -1,0 +1,1 @@
+"""Tools that agents offer: a schema for the policy, and a command for the sandbox. Pure."""

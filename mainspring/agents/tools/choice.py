@@ -1,0 +1,62 @@
+"""The tools that `agent.tools` names: those beside this file, and your own as paths.
+
+Invariant: each of an agent's tools has a name of its own and a schema that is one; others are
+refused before a run is stored.
+"""
+
+from collections.abc import Callable, Sequence
+
+from jsonschema import Draft202012Validator, SchemaError
+
+from mainspring.agents.tools.files import Edit, Search, View
+from mainspring.agents.tools.protocol import Tool
+from mainspring.agents.tools.shell import Bash, Submit
+from mainspring.config.registry import Registry
+from mainspring.errors import ConfigError, MainspringError
+from mainspring.programs.request import ToolSpec
+
+TOOLS: Registry[Callable[[], Tool]] = Registry(
+    "tool",
+    (("bash", Bash), ("view", View), ("edit", Edit), ("search", Search), ("submit", Submit)),
+    takes="",
+    methods=("command",),
+)
+
+
+def tools_of(names: Sequence[str]) -> dict[str, Tool]:
+    """The tools by the name that the policy calls. Raises ConfigError."""
+    tools: dict[str, Tool] = {}
+    for name in names:
+        tool = _made(name)
+        if tool.spec.name in tools:
+            raise ConfigError(
+                f"agent.tools: two tools are called {tool.spec.name!r}",
+                remedy="give each a name of its own",
+            )
+        tools[tool.spec.name] = tool
+    return tools
+
+
+def _made(name: str) -> Tool:
+    TOOLS.check(name)
+    made_of = TOOLS.find(name)
+    try:
+        tool = made_of()
+        spec = tool.spec
+        if not isinstance(spec, ToolSpec):
+            raise TypeError(f"its spec is a {type(spec).__name__}, expected a ToolSpec")
+        Draft202012Validator.check_schema(spec.parameters)
+        if spec.parameters.get("type") != "object":
+            raise TypeError('its schema must have "type": "object"')
+        return tool
+    except MainspringError:
+        raise
+    except SchemaError as error:
+        where = ".".join(map(str, error.absolute_path))
+        reason = f"its schema is none: {f'{where}: ' if where else ''}{error.message}"
+    except Exception as error:
+        reason = f"it cannot be made: {type(error).__name__}: {error}"
+    raise ConfigError(
+        f"tool {name!r}: {reason}",
+        remedy="a tool is made of nothing, with `spec` and `command`: see docs/extending.md",
+    )

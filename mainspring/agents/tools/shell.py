@@ -1,0 +1,40 @@
+"""Tools of the shell: run a command, and submit. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from mainspring.agents.bash_block import SUBMIT_SENTINEL
+from mainspring.agents.tools.protocol import Misused
+from mainspring.programs.request import ToolSpec
+
+
+class Bash:
+    spec = ToolSpec(
+        name="bash",
+        description="Run a bash command in the working directory. Each starts in a fresh subshell.",
+        parameters={
+            "type": "object",
+            "properties": {
+                "command": {"type": "string", "minLength": 1, "description": "The command."}
+            },
+            "required": ["command"],
+            "additionalProperties": False,
+        },
+    )
+
+    def command(self, arguments: Mapping[str, Any]) -> str:
+        command = arguments["command"].replace("\0", "").strip()
+        if not command:
+            raise Misused("bash: the command is empty")
+        return command
+
+
+class Submit:
+    spec = ToolSpec(
+        name="submit",
+        description="Submit the changes as they are. Nothing can be changed after it.",
+        parameters={"type": "object", "properties": {}, "additionalProperties": False},
+    )
+
+    def command(self, arguments: Mapping[str, Any]) -> str:
+        return f"echo {SUBMIT_SENTINEL}"
