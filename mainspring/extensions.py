@@ -69,6 +69,14 @@ POINTS = (
         roles=(_WORKER, _NODE),
     ),
     ExtensionPoint(
+        what="context",
+        registry="mainspring.agents.contexts.choice:CONTEXTS",
+        protocol="mainspring/agents/contexts/protocol.py",
+        field="agent.context.kind",
+        further_fields="agents.*.context.kind",
+        roles=(_WORKER, _NODE),
+    ),
+    ExtensionPoint(
         what="program",
         registry="mainspring.programs.profiles.choice:PROFILES",
         protocol="mainspring/programs/profile.py",

@@ -11,7 +11,7 @@ from temporalio import activity
 
 from activities.implements import implements
 from activities.replies.asking import Asking, Question
-from infra.db.cache import FactCache
+from infra.db.cache import FactCache, RolloutFacts
 from infra.db.database import Database
 from infra.db.rollouts import turns
 from infra.db.rollouts.call_cache import CallCache, PlayedCalls
@@ -20,10 +20,15 @@ from infra.policy.replies.endpoint_errors import FirstPromptTooLong, PromptNotTa
 from infra.policy.serving import ServedCampaigns
 from infra.temporal.faults import SandboxDiverged
 from infra.temporal.heartbeat import Beat, heartbeating
-from mainspring.agents.asking import next_request
+from mainspring.agents.asking import NextRequest, next_request
+from mainspring.agents.contexts.choice import fitted
+from mainspring.agents.contexts.protocol import History
 from mainspring.agents.program import asked_by
 from mainspring.agents.protocol import Agent, Command, FormatError
+from mainspring.config.context import FAIL
 from mainspring.errors import MainspringError
+from mainspring.programs.matching import StoredCall
+from mainspring.programs.request import ChatMessage, ModelRequest
 from mainspring.protocol.activities import GENERATE
 from mainspring.protocol.rollout import GenerateInput, GenerateResult, ReplyKind
 from mainspring.trajectories.tree import path_to
@@ -46,6 +51,7 @@ class ReplyActivities:
     def __init__(self, db: Database, cache: FactCache, served: ServedCampaigns) -> None:
         self._db = db
         self._cache = cache
+        self._served = served
         self._asking = Asking(db, cache, served)
         self.calls = CallCache(db)
 
@@ -80,14 +86,17 @@ class ReplyActivities:
                 f"{len(past.calls)} turns: it was restored from an older backup"
             )
         turn_request = next_request(agent, facts.task, past.record, past.last_request)
+        rewritten = await self._fitting(facts, turn_request)
+        if rewritten is not None:
+            turn_request = turn_request.rewritten(rewritten)
         past.add_asked(turn_request)
         offers_tools = bool(turn_request.request.tools)
 
         async def put(made_reply: MadeReply) -> Call:
-            call = (
-                replace(made_reply.call, parts=made_reply.reply)
-                if offers_tools
-                else made_reply.call
+            call = replace(
+                made_reply.call,
+                parts=made_reply.reply if offers_tools else made_reply.call.parts,
+                rewritten=rewritten,
             )
             return await turns.put_call(self._db, ask.rollout, ask.epoch, call)
 
@@ -117,6 +126,35 @@ class ReplyActivities:
             raise
         past.add_call(stored)
         return _begin(agent, path_to(past.calls, stored.number))
+
+    async def _fitting(self, facts: RolloutFacts, asked: NextRequest) -> ModelRequest | None:
+        """A shorter request in the place of one that leaves a reply no room; None: it is asked as
+        it is."""
+        config = facts.agent_config.context
+        if config.kind == FAIL or not asked.stored:
+            return None
+        policy, limits = (await self._served.of(facts.campaign)).policy, facts.config.policy
+
+        async def known() -> Sequence[StoredCall]:
+            return asked.stored
+
+        async def none() -> Sequence[StoredCall]:
+            return ()
+
+        budget = limits.max_context - limits.max_new_tokens
+        if await policy.count(asked.request, known) <= budget:
+            return None
+
+        async def count(messages: Sequence[ChatMessage]) -> int:
+            return await policy.count(_with(asked.request, messages), none)
+
+        history = History.of(asked.of_agent.messages)
+        messages = await fitted(config, history, budget, count)
+        return None if messages is None else _with(asked.request, messages)
+
+
+def _with(request: ModelRequest, messages: Sequence[ChatMessage]) -> ModelRequest:
+    return request.model_copy(update={"messages": tuple(messages)})
 
 
 def _too_long_at_once(ask: GenerateInput, refused: PromptNotTaken) -> FirstPromptTooLong:

@@ -27,6 +27,16 @@ class NextRequest(Chained):
 
     stored: tuple[StoredCall, ...] = ()
     """These calls, which it may continue."""
+    whole: ModelRequest | None = None
+    """The agent's own request, where the context was rewritten for this one or one before it."""
+
+    @property
+    def of_agent(self) -> ModelRequest:
+        return self.request if self.whole is None else self.whole
+
+    def rewritten(self, request: ModelRequest) -> "NextRequest":
+        """`request` in the place of this one: turns that follow are added to it."""
+        return NextRequest(request, chain(request), self.stored, self.of_agent)
 
 
 def next_request(
@@ -39,9 +49,13 @@ def next_request(
         newest = NextRequest(first, chain(first))
     while len(newest.stored) < len(record.calls):
         call = record.calls[len(newest.stored)]
+        if call.rewritten is not None and call.rewritten != newest.request:
+            newest = newest.rewritten(call.rewritten)
         history = continued(newest.digests[-1], call.reply)
         stored = (*newest.stored, StoredCall(call, history))
-        request = _checked(agent, task, record.before(len(stored), newest.request))
+        whole = _checked(agent, task, record.before(len(stored), newest.of_agent))
+        is_added = newest.whole is not None and agent.appends
+        request = _added(newest, whole) if is_added else whole
         digests = chain(request, after=newest)
         place = len(newest.request.messages)
         if agent.appends and (len(digests) <= place or digests[place] != history):
@@ -51,8 +65,14 @@ def next_request(
                 remedy="set `appends = False` in its class if it rewrites what was said: see "
                 "docs/extending.md",
             )
-        newest = NextRequest(request, digests, stored)
+        newest = NextRequest(request, digests, stored, whole if is_added else None)
     return newest
+
+
+def _added(before: NextRequest, whole: ModelRequest) -> ModelRequest:
+    """What the agent's request has more than its last one, after what was asked in its place."""
+    new = whole.messages[len(before.of_agent.messages) :]
+    return whole.model_copy(update={"messages": (*before.request.messages, *new)})
 
 
 def check_asking(agent: Agent, task: Task) -> None:

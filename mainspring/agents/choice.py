@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from mainspring.agents.bash import BashAgent
 from mainspring.agents.bundled import BundledAgent
+from mainspring.agents.contexts.choice import CONTEXTS, context_of
 from mainspring.agents.program import ProgramAgent
 from mainspring.agents.prompts import check_prompts
 from mainspring.agents.protocol import Agent
@@ -107,6 +108,8 @@ def check_agent(config: AgentConfig, section: str = "agent") -> None:
     """Raises ConfigError when its kind cannot be made or lacks a method, and for texts that cannot
     be filled."""
     check_prompts(f"{section}.prompts", config.prompts)
+    CONTEXTS.check(config.context.kind)
+    context_of(config.context)
     if is_program(config):
         profile = profile_for(config)
         if isinstance(profile, FunctionProfile):

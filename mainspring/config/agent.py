@@ -5,6 +5,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from mainspring.config.context import ContextConfig
 from mainspring.config.files.presets import Preset
 from mainspring.config.prompts import PromptsConfig
 from mainspring.config.section import MANY, MANY_TOKENS, YEAR_S, Section, Switch, Within
@@ -89,6 +90,7 @@ class AgentConfig(Section):
     for an agent (`agent_name`) is played by that one, a section [agents.NAME] or one of these
     agents; a run whose kind is a program refuses it."""
     prompts: PromptsConfig = PromptsConfig()
+    context: ContextConfig = ContextConfig()
     tools: tuple[str, ...] = Field(
         default=("bash", "view", "edit", "search", "submit"), min_length=1
     )

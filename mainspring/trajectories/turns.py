@@ -12,6 +12,7 @@ from itertools import chain, pairwise
 
 from mainspring.errors import MainspringError
 from mainspring.programs.reply import Reply
+from mainspring.programs.request import ModelRequest
 from mainspring.status import FaultKind
 
 
@@ -61,6 +62,9 @@ class Call:
     parts: Reply | None = None
     """Text, reasoning and tool calls apart, as an endpoint gave them to a program, or as the agent
     reads them that offered tools; None: they are read from `text`."""
+    rewritten: ModelRequest | None = None
+    """The agent's request, where its context was rewritten for it; None: it follows from the record
+    of the rollout."""
 
     @property
     def reply(self) -> Reply:

@@ -232,6 +232,9 @@ def packed(call: Call) -> Call:
 
 def _num_bytes(call: Call) -> int:
     num = CALL_BYTES + _sizes(call.prompt_ids, call.completion_ids, call.logprobs, call.text)
+    if call.rewritten is not None:
+        messages = call.rewritten.messages
+        num += MESSAGE_BYTES * len(messages) + _sizes(*(message.text for message in messages))
     if call.parts is not None:
         texts = [
             part

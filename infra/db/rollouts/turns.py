@@ -33,6 +33,7 @@ CALL = (
     CallRow.num_prompt_tokens,
     CallRow.num_completion_tokens,
     CallRow.parts,
+    CallRow.rewritten,
 )
 """The fields of a Call, in their order."""
 _EXECUTION = (

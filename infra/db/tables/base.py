@@ -7,8 +7,16 @@ from sqlalchemy import ARRAY, TIMESTAMP, Double, LargeBinary, MetaData, Text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase
 
-from infra.db.tables.columns import Numbers, PackedFloats, PackedInts, ReplyParts, Spans
+from infra.db.tables.columns import (
+    Numbers,
+    PackedFloats,
+    PackedInts,
+    ReplyParts,
+    RequestBody,
+    Spans,
+)
 from mainspring.programs.reply import Reply
+from mainspring.programs.request import ModelRequest
 from mainspring.trajectories.turns import VersionSpan
 
 
@@ -34,4 +42,5 @@ class Base(DeclarativeBase):
         tuple[float, ...]: PackedFloats,
         tuple[VersionSpan, ...]: Spans,
         Reply: ReplyParts,
+        ModelRequest: RequestBody,
     }

@@ -28,6 +28,7 @@ from sqlalchemy.orm import InstrumentedAttribute, MappedColumn, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 from mainspring.programs.reply import Reply
+from mainspring.programs.request import ModelRequest
 from mainspring.trajectories.turns import VersionSpan
 
 _VALUE_BYTES = 4
@@ -135,6 +136,19 @@ class ReplyParts(TypeDecorator[Reply]):
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Reply | None:
         return None if value is None else Reply.model_validate_json(value)
+
+
+class RequestBody(TypeDecorator[ModelRequest]):
+    """A request as JSON in text, as a reply."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: ModelRequest | None, dialect: Dialect) -> str | None:
+        return None if value is None else value.model_dump_json(exclude_defaults=True)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> ModelRequest | None:
+        return None if value is None else ModelRequest.model_validate_json(value)
 
 
 class Numbers(TypeDecorator[dict[str, float | None]]):

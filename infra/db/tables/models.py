@@ -26,6 +26,7 @@ from infra.db.tables import session_rows as session_rows
 from infra.db.tables.base import Base
 from infra.db.tables.columns import PlainText, word
 from mainspring.programs.reply import Reply
+from mainspring.programs.request import ModelRequest
 from mainspring.status import (
     CampaignKind,
     CampaignStatus,
@@ -228,6 +229,8 @@ class CallRow(Base):
     num_completion_tokens: Mapped[int | None]
     parts: Mapped[Reply | None]
     """Parts of an endpoint's reply to a program, or of a reply to an agent that offered tools."""
+    rewritten: Mapped[ModelRequest | None]
+    """An agent's request, where its context was rewritten for it."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 

@@ -137,9 +137,9 @@ class TokenPolicy:
     async def count(
         self, request: ModelRequest, stored: Callable[[], Awaitable[Sequence[StoredCall]]]
     ) -> int:
-        """Tokens of the request rendered whole; of one that continues a stored history it may
-        differ from what its reply's usage tells, as tokens that were served stand."""
-        return (await self._prompt(request, None, (), below=0)).num_tokens
+        calls = await stored()
+        below = max((stored_call.call.number for stored_call in calls), default=-1) + 1
+        return (await self._prompt(request, None, calls, below=below)).num_tokens
 
     async def _prompt(
         self,
