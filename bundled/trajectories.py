@@ -13,7 +13,7 @@ from mainspring.agents.bash_block import SUBMIT_SENTINEL
 from mainspring.agents.bundled import BundledAgent
 from mainspring.agents.observation import render_observation
 from mainspring.agents.protocol import Message
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 
 AGENT = BundledAgent(AgentConfig(kind="bundled"))
 CAT_THOUGHT = "I read {module}."

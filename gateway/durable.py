@@ -24,7 +24,7 @@ from infra.db.programs import answer_receipts, model_requests, program_lives, se
 from infra.db.programs.model_requests import RequestStanding
 from infra.db.rollouts.call_cache import CallCache
 from infra.policy.serving import ServedCampaigns
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.errors import DatabaseError, TemporalError
 from mainspring.ids import rollout_workflow, session_id
 from mainspring.programs.estimate import tokens_of_reply, tokens_of_request

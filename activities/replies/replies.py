@@ -25,7 +25,7 @@ from mainspring.agents.contexts.choice import fitted
 from mainspring.agents.contexts.protocol import History
 from mainspring.agents.program import asked_by
 from mainspring.agents.protocol import Agent, Command, FormatError
-from mainspring.config.context import FAIL
+from mainspring.config.agents.context import FAIL
 from mainspring.errors import MainspringError
 from mainspring.programs.matching import StoredCall
 from mainspring.programs.request import ChatMessage, ModelRequest

@@ -36,7 +36,7 @@ from infra.policy.model.tokenizer import ChatTokenizer
 from infra.policy.protocol import SamplingParams
 from infra.sandbox.backends import Backends
 from infra.temporal.connection import connect
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.settings import load_settings

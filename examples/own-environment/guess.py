@@ -7,7 +7,7 @@ from typing import Any
 
 from mainspring.agents.conversation import ConversationAgent
 from mainspring.agents.protocol import Command, FormatError, Message
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.environments.protocol import CommandResult, Finished, Judged, Place
 from mainspring.programs.reply import Reply
 from mainspring.status import Verdict

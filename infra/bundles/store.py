@@ -17,7 +17,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mainspring.artifacts.file_digest import sha256_of
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.settings import configured_settings
 from mainspring.errors import ConfigError
 from mainspring.programs.profile import BUNDLES

@@ -15,7 +15,7 @@ from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from mainspring.agents.choice import agent_config, agent_for
 from mainspring.agents.protocol import Agent
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.any_run import AnyRun
 from mainspring.ids import CampaignId, RolloutId, TaskId
 from mainspring.tasks.any_task import AnyTask

@@ -20,7 +20,7 @@ from infra.sandbox.model_port import Gateways
 from infra.sandbox.protocol import Limits, Sandbox, SandboxBackend, SandboxSpec
 from infra.sandbox.session import PatchRefused
 from mainspring.agents.choice import agent_config
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.sandbox import SandboxConfig
 from mainspring.environments.protocol import CommandResult, Finished, Judged, Place
 from mainspring.ids import SandboxId

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from infra.functions.process import environment_of
 from infra.harbor.installation import require
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.errors import ConfigError
 from mainspring.programs.harbor import HARBOR, HarborStart
 from mainspring.programs.profile import Ask

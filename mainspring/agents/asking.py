@@ -70,7 +70,8 @@ def next_request(
 
 
 def _added(before: NextRequest, whole: ModelRequest) -> ModelRequest:
-    """What the agent's request has more than its last one, after what was asked in its place."""
+    """The messages that the agent's request has beyond its last one, after what was asked in its
+    place."""
     new = whole.messages[len(before.of_agent.messages) :]
     return whole.model_copy(update={"messages": (*before.request.messages, *new)})
 

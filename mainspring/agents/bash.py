@@ -7,7 +7,7 @@ from mainspring.agents.bash_prompts import SYSTEM, TASK
 from mainspring.agents.conversation import ConversationAgent
 from mainspring.agents.prompts import Prompts
 from mainspring.agents.protocol import Command, FormatError, Message
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.errors import ConfigError
 from mainspring.programs.reply import Reply
 from mainspring.tasks.swe_task import SweTask

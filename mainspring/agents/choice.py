@@ -17,8 +17,9 @@ from mainspring.agents.protocol import Agent
 from mainspring.agents.react import ReactAgent
 from mainspring.agents.single import SingleAgent
 from mainspring.agents.tool_calls import ToolsAgent
-from mainspring.config.agent import AgentConfig
-from mainspring.config.prompts import PromptsConfig
+from mainspring.agents.tools.choice import tools_of
+from mainspring.config.agents.agent import AgentConfig
+from mainspring.config.agents.prompts import PromptsConfig
 from mainspring.config.registry import Registry
 from mainspring.config.run import RunConfig
 from mainspring.errors import ConfigError
@@ -110,6 +111,7 @@ def check_agent(config: AgentConfig, section: str = "agent") -> None:
     check_prompts(f"{section}.prompts", config.prompts)
     CONTEXTS.check(config.context.kind)
     context_of(config.context)
+    tools_of(config.tools)
     if is_program(config):
         profile = profile_for(config)
         if isinstance(profile, FunctionProfile):

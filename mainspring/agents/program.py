@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from mainspring.agents.conversation import ConversationAgent
 from mainspring.agents.protocol import Agent, Command, FormatError, Message, commands_in
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.programs.parsing.choice import parser_of
 from mainspring.programs.reply import Reply
 from mainspring.programs.request import ToolCall, ToolSpec

@@ -19,8 +19,8 @@ from mainspring.agents.observation import (
 from mainspring.agents.protocol import Message
 from mainspring.agents.templates import check_template, render
 from mainspring.agents.tools.protocol import only_text
-from mainspring.config.agent import AgentConfig, ReactConfig
-from mainspring.config.prompts import PromptsConfig
+from mainspring.config.agents.agent import AgentConfig, ReactConfig
+from mainspring.config.agents.prompts import PromptsConfig
 from mainspring.programs.request import ToolSpec
 from mainspring.tasks.swe_task import SweTask
 from mainspring.tasks.task import Task

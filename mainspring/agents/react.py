@@ -15,7 +15,7 @@ from mainspring.agents.protocol import Command, FormatError, Message
 from mainspring.agents.record import Record
 from mainspring.agents.tools.choice import tools_of
 from mainspring.agents.tools.protocol import Misused, command_of, only_text
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.programs.parsing.reasoning import split_reasoning
 from mainspring.programs.reply import Reply
 from mainspring.programs.request import ChatMessage, ModelRequest, Role, ToolCall

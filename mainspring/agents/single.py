@@ -10,7 +10,7 @@ from mainspring.agents.bash import CUT_OFF
 from mainspring.agents.conversation import ConversationAgent
 from mainspring.agents.prompts import Prompts
 from mainspring.agents.protocol import Command, FormatError, Message
-from mainspring.config.agent import AgentConfig, SingleAnswer
+from mainspring.config.agents.agent import AgentConfig, SingleAnswer
 from mainspring.errors import ConfigError
 from mainspring.programs.parsing.reasoning import split_reasoning
 from mainspring.programs.reply import Reply

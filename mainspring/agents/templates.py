@@ -28,7 +28,7 @@ def render(source: str, **names: object) -> str:
 def check_template(what: str, source: str, **examples: object) -> None:
     """Fill it with examples. Raises ConfigError naming `what` for a syntax error, a name that it
     does not have, and whatever else it fails with."""
-    remedy = f"its names are {', '.join((*examples, 'sentinel'))}: see docs/agents.md"
+    remedy = f"its names are {', '.join((*examples, 'sentinel'))}: see docs/built-in-agents.md"
     try:
         used = meta.find_undeclared_variables(_ENVIRONMENT.parse(source))
         if unknown := used - {*examples, "sentinel"}:

@@ -13,7 +13,7 @@ from mainspring.agents.prompts import Prompts
 from mainspring.agents.protocol import Command, FormatError, Message
 from mainspring.agents.tools.choice import tools_of
 from mainspring.agents.tools.protocol import Misused, command_of
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.programs.reply import Reply
 from mainspring.programs.request import ToolCall
 from mainspring.tasks.task import Task

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from mainspring.config.agent import AGENT_LIMITS, AgentConfig
+from mainspring.config.agents.agent import AGENT_LIMITS, AgentConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.reward import SCORE, RewardConfig
 from mainspring.config.rollout import RolloutConfig

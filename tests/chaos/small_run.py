@@ -23,7 +23,7 @@ from infra.db.runs import campaigns
 from infra.db.tables.models import CallRow, ExecutionRow, RolloutRow
 from infra.db.training import batches, policies, steps
 from infra.stack import ports
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluations.evaluation import EvalSchedule
 from mainspring.config.policy import PolicyConfig

@@ -17,7 +17,7 @@ from test_fleet_survives import NodeProcess, running
 
 from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.rollouts import turns
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.rollout import RolloutConfig

@@ -13,7 +13,7 @@ from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from mainspring.agents.bash import BashAgent
 from mainspring.agents.record import Record
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.policy import PolicyConfig

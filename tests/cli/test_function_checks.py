@@ -8,7 +8,7 @@ import pytest
 
 from cli.operations.checks.named_parts import check_named, unusable
 from cli.operations.machine.embedded_stack import StackInfo
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.errors import UsageError

@@ -14,7 +14,7 @@ from activities.extensions import ExtensionActivities
 from cli.operations.checks.named_parts import check_named, unusable
 from cli.operations.machine.embedded_stack import StackInfo
 from infra.harbor import checking, installation
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.errors import ConfigError, UsageError

@@ -7,7 +7,7 @@ from cli.operations.checks.named_parts import check_named
 from cli.operations.runs import campaign_launch
 from infra.db.database import Database
 from mainspring.algorithms.schedule import Schedule
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.policy import PolicyConfig

@@ -14,7 +14,7 @@ from infra.db.database import Database
 from infra.db.programs import campaign_keys
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, TaskId
 from mainspring.tasks.any_task import AnyTask

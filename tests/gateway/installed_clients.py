@@ -15,7 +15,7 @@ from gateway.server import Address
 from infra.bundles.store import BundleMissing, mounts_for
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import Limits, SandboxSpec
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.environments.protocol import CommandResult
 from mainspring.ids import SandboxId
 from mainspring.programs.kinds import kind_of

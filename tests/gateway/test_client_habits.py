@@ -16,7 +16,7 @@ from scripted_answers import calling
 from gateway.protocol import ProgramPromptTooLong, Session
 from gateway.server import Address
 from infra.sandbox.bubblewrap.backend import BwrapBackend
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.programs.matching import key_of
 from mainspring.programs.profiles.choice import profile_for
 from mainspring.programs.record import BranchKind

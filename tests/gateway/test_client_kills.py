@@ -25,7 +25,7 @@ from cli.operations.machine.embedded_stack import temporary
 from infra.bundles.store import BundleMissing, mounts_for
 from infra.db.database import Database
 from infra.db.training import policies
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.sandbox import SandboxConfig
 from mainspring.errors import MainspringError

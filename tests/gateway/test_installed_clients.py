@@ -8,7 +8,7 @@ import pytest
 from installed_clients import INSTRUCTION, played
 
 from infra.sandbox.bubblewrap.backend import BwrapBackend
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.programs.profiles.choice import PROFILES, profile_for
 
 CONFIGS = {

@@ -18,7 +18,7 @@ from infra.db.programs import campaign_keys, program_lives, session_offers, sess
 from infra.db.rollouts import rollouts
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.ids import CampaignId, RolloutId
 from tests.infra.db.store_records import RUN, add_group, config, task
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.extensions import POINTS, ProcessRole, extensions_of
 
@@ -19,7 +19,13 @@ ROWS = {"group filter": "filter", "step engine": "engine", "program in Python": 
 CONFIG = CampaignConfig.model_validate(
     {
         "name": "own",
-        "agent": {"kind": "own:Agent", "tool_parser": "own:parse"},
+        "agent": {
+            "kind": "own:Agent",
+            "tool_parser": "own:parse",
+            "tools": ["bash", "own:Tool"],
+            "context": {"kind": "own:Context"},
+        },
+        "agents": {"second": {"kind": "own:Second", "tool_parser": "own:parse"}},
         "reward": {"parts": [{"name": "outcome"}, {"name": "own:reward"}]},
         "environments": {"game": "own:Environment"},
         "sandbox": {"backend": "own:Backend"},

@@ -66,7 +66,7 @@ def campaign(point: ExtensionPoint, name: str) -> CampaignConfig:
         inner = given
         for section in sections:
             inner = inner.setdefault(section, {})
-        inner[last] = name
+        inner[last] = [name] if point.what == "tool" else name
     return CampaignConfig.model_validate(given)
 
 

@@ -36,7 +36,7 @@ from infra.temporal.connection import connect
 from mainspring.agents.bundled import BundledAgent
 from mainspring.agents.protocol import FormatError
 from mainspring.algorithms.choice import advantages_of
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.policy import PolicyConfig

@@ -34,7 +34,7 @@ from infra.sandbox.backends import Backends, available_backends
 from infra.sandbox.protocol import BackendUnavailable, SandboxBackend
 from infra.temporal.connection import connect
 from infra.temporal.faults import Faults
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.rollout import RolloutConfig

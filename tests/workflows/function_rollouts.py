@@ -14,7 +14,7 @@ import psutil
 from program_cluster import ProgramCluster
 
 from infra.functions.labelled import LABEL
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId

@@ -6,7 +6,7 @@ from typing import Any
 
 from cluster import Cluster
 
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.ids import CampaignId, RolloutId, TaskId, group_id

@@ -9,7 +9,7 @@ from program_checks import EDIT
 
 from infra.bundles.store import BundleMissing, mounts_for
 from infra.harbor.installation import require
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.sandbox import SandboxConfig
 from mainspring.errors import ConfigError
 

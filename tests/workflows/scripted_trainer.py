@@ -22,7 +22,7 @@ from infra.db.tasks import tasks
 from infra.db.training import policies, steps
 from infra.temporal.faults import Faults
 from infra.temporal.heartbeat import heartbeating
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluations.evaluation import EvalSchedule
 from mainspring.config.policy import PolicyConfig

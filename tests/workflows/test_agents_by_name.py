@@ -8,7 +8,7 @@ import pytest
 from cluster import Cluster
 
 from infra.db.rollouts import turns
-from mainspring.config.agent import AgentConfig, ReactConfig
+from mainspring.config.agents.agent import AgentConfig, ReactConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.ids import TaskId

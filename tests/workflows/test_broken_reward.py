@@ -10,7 +10,7 @@ from cli.operations.runs import campaign_launch as launch
 from infra.db.rollouts import groups, rollouts
 from infra.db.runs import campaigns, runs
 from infra.db.tasks import tasks
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluations.evaluation import EvalSchedule, EvaluationConfig
 from mainspring.config.policy import PolicyConfig

@@ -24,7 +24,7 @@ from program_cluster import ProgramCluster
 from infra.bundles.store import bundle_of
 from infra.db.programs import program_lives
 from infra.environments.swe import SweWorld
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.environments.protocol import Finished
 from mainspring.ids import RolloutId
 from mainspring.status import StopReason

@@ -9,7 +9,7 @@ from cluster import Cluster
 
 from infra.db.rollouts import turns
 from mainspring.agents.choice import check_agent
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.status import StopReason
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-agent"

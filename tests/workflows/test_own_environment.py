@@ -22,7 +22,7 @@ from infra.sandbox.backends import Backends
 from infra.sources.importing import import_rows
 from infra.sources.protocol import ImportOptions
 from infra.sources.resolve import open_source
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.evaluations.verification import VerificationConfig
 from mainspring.config.files.reading import load_campaign

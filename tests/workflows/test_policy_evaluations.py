@@ -10,7 +10,7 @@ from test_runs import put
 
 from infra.db.rollouts import groups, rollouts
 from infra.db.runs import campaigns
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.tasks import TasksConfig

@@ -19,7 +19,7 @@ from infra.db.rollouts import groups, rollouts
 from infra.db.runs import campaigns, runs
 from infra.db.tasks import tasks
 from infra.db.tasks.verifications import faults, verification_of
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluations.evaluation import EvalSchedule, EvaluationConfig

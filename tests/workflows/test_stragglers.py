@@ -13,7 +13,7 @@ from cli.operations.runs import campaign_launch as launch
 from infra.db.rollouts import rollouts
 from infra.db.rollouts.rollouts import RolloutRecord
 from infra.sandbox.protocol import SandboxLost
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.rollout import RolloutConfig
 from mainspring.ids import ROLLOUT_QUEUE, GroupId, group_id, group_workflow
 from mainspring.protocol.campaign import FinishGroupResult, GroupInput

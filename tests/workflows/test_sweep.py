@@ -17,7 +17,7 @@ from infra.db.rollouts import groups, rollouts, turns
 from infra.db.runs import campaigns
 from infra.db.tables.models import ExecutionRow, SandboxPurpose
 from infra.db.tasks import tasks
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.sandbox import SandboxConfig

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from infra.db.database import Database
 from infra.db.rollouts import groups
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.rollout import RolloutConfig

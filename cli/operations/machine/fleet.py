@@ -23,7 +23,7 @@ from cli.operations.machine.forks import Forked, Forks
 from cli.operations.machine.frozen import LOOK_S, FrozenWatch, KeptProcess
 from cli.operations.machine.process_ends import LifeBegun, ProcessEnd
 from cli.operations.machine.spoken import spoken
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import DatabaseError, WorkFailed
 from mainspring.programs.profiles.choice import is_program

@@ -1,1 +1,1 @@
-"""What an agent's request shows of a rollout that has become too long for the context. Pure."""
+"""Requests that fit the context, of rollouts that have become too long for it. Pure."""

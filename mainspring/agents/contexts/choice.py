@@ -6,7 +6,7 @@ from mainspring.agents.asking import AgentBroken
 from mainspring.agents.contexts.forget_outputs import ForgetOutputs
 from mainspring.agents.contexts.head_tail import HeadTail
 from mainspring.agents.contexts.protocol import ContextStrategy, Count, History
-from mainspring.config.context import FAIL, ContextConfig
+from mainspring.config.agents.context import FAIL, ContextConfig
 from mainspring.config.registry import Registry
 from mainspring.errors import MainspringError
 from mainspring.programs.request import ChatMessage
@@ -52,5 +52,6 @@ async def fitted(
 def _broken(config: ContextConfig, what: str) -> AgentBroken:
     return AgentBroken(
         f"agent.context.kind = {config.kind!r} {what}",
-        remedy="return messages that begin with those of `history.fixed`: see docs/extending.md",
+        remedy="return messages that begin with those of `history.fixed`: see "
+        "mainspring/agents/contexts/protocol.py",
     )

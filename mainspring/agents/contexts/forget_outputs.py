@@ -7,7 +7,7 @@ takes to reach the share `fill` of the budget.
 from collections.abc import Sequence
 
 from mainspring.agents.contexts.protocol import Count, History
-from mainspring.config.context import ContextConfig
+from mainspring.config.agents.context import ContextConfig
 from mainspring.programs.request import ChatMessage, Role
 
 

@@ -7,7 +7,7 @@ share `head_ratio`, and the last turns what is left of it.
 from collections.abc import Sequence
 
 from mainspring.agents.contexts.protocol import Count, History
-from mainspring.config.context import ContextConfig
+from mainspring.config.agents.context import ContextConfig
 from mainspring.programs.request import ChatMessage, Role
 
 

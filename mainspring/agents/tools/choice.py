@@ -8,16 +8,22 @@ from collections.abc import Callable, Sequence
 
 from jsonschema import Draft202012Validator, SchemaError
 
-from mainspring.agents.tools.files import Edit, Search, View
+from mainspring.agents.tools.files import EditTool, SearchTool, ViewTool
 from mainspring.agents.tools.protocol import Tool
-from mainspring.agents.tools.shell import Bash, Submit
+from mainspring.agents.tools.shell import BashTool, SubmitTool
 from mainspring.config.registry import Registry
 from mainspring.errors import ConfigError, MainspringError
 from mainspring.programs.request import ToolSpec
 
 TOOLS: Registry[Callable[[], Tool]] = Registry(
     "tool",
-    (("bash", Bash), ("view", View), ("edit", Edit), ("search", Search), ("submit", Submit)),
+    (
+        ("bash", BashTool),
+        ("view", ViewTool),
+        ("edit", EditTool),
+        ("search", SearchTool),
+        ("submit", SubmitTool),
+    ),
     takes="",
     methods=("command",),
 )
@@ -58,5 +64,5 @@ def _made(name: str) -> Tool:
         reason = f"it cannot be made: {type(error).__name__}: {error}"
     raise ConfigError(
         f"tool {name!r}: {reason}",
-        remedy="a tool is made of nothing, with `spec` and `command`: see docs/extending.md",
+        remedy="a tool is made of nothing, with `spec` and `command`: see docs/built-in-agents.md",
     )

@@ -29,7 +29,7 @@ mkdir -p -- "$(dirname -- "$1")" && printf %s "$2" >"$1" && echo "Made $1."
 """
 
 
-class View:
+class ViewTool:
     spec = ToolSpec(
         name="view",
         description="Show a file with the numbers of its lines, or what a folder holds.",
@@ -57,7 +57,7 @@ class View:
         )
 
 
-class Edit:
+class EditTool:
     spec = ToolSpec(
         name="edit",
         description="Replace a text in a file. The old text must stand there exactly once; with an "
@@ -83,7 +83,7 @@ class Edit:
         return f"set -- {path} {shlex.quote(old)} {shlex.quote(new)}\n{_EDIT}"
 
 
-class Search:
+class SearchTool:
     spec = ToolSpec(
         name="search",
         description=f"Find lines in the files below a path; the first {MAX_MATCHES} are shown.",

@@ -8,7 +8,7 @@ from mainspring.agents.tools.protocol import Misused
 from mainspring.programs.request import ToolSpec
 
 
-class Bash:
+class BashTool:
     spec = ToolSpec(
         name="bash",
         description="Run a bash command in the working directory. Each starts in a fresh subshell.",
@@ -29,7 +29,7 @@ class Bash:
         return command
 
 
-class Submit:
+class SubmitTool:
     spec = ToolSpec(
         name="submit",
         description="Submit the changes as they are. Nothing can be changed after it.",

@@ -6,7 +6,7 @@ Invariant: a name here is a program's and no agent's, so the kind alone tells wh
 from collections.abc import Callable
 from typing import Any
 
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.registry import Registry
 from mainspring.errors import ConfigError

@@ -1,6 +1,6 @@
 """A program of your own: any command that asks an OpenAI, Anthropic or Gemini API at MODEL_URL."""
 
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.errors import ConfigError
 from mainspring.programs.context_need import ContextNeed
 from mainspring.programs.matching import SILENT, Noise

@@ -8,7 +8,7 @@ it: they are played by a function of Mainspring's.
 from collections.abc import Mapping
 from typing import Any
 
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.registry import is_path
 from mainspring.errors import ConfigError
 from mainspring.programs.context_need import ContextNeed

@@ -5,7 +5,7 @@ Invariant: nothing is started for it, and no sandbox is opened but the one that 
 
 import re
 
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.errors import ConfigError
 from mainspring.programs.context_need import ContextNeed
 from mainspring.programs.matching import Noise

@@ -18,7 +18,7 @@ from infra.bundles.store import (
     digest,
     mounts_for,
 )
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.errors import ConfigError
 from mainspring.programs.recipes import Recipe, recipe_of, recipes
 from tests.infra.bundles.wheels import make_wheel

@@ -12,7 +12,7 @@ from mainspring.agents.bash import BashAgent
 from mainspring.agents.conversation import ConversationAgent
 from mainspring.agents.protocol import Command, FormatError, Message, commands_in
 from mainspring.agents.record import Record
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.ids import TaskId
 from mainspring.programs.matching import chain, continued
 from mainspring.programs.reply import Reply

@@ -6,7 +6,7 @@ from mainspring.agents.bash import BashAgent
 from mainspring.agents.bash_block import SUBMIT_SENTINEL
 from mainspring.agents.bundled import BundledAgent
 from mainspring.agents.protocol import Command, commands_in
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.ids import TaskId
 from mainspring.programs.reply import Reply
 from mainspring.tasks.swe_task import SweTask

@@ -8,8 +8,8 @@ from mainspring.agents.choice import agent_config, agent_for, allowed, check_age
 from mainspring.agents.conversation import ConversationAgent
 from mainspring.agents.protocol import FormatError
 from mainspring.agents.record import Record
-from mainspring.config.agent import AgentConfig
-from mainspring.config.prompts import PromptsConfig
+from mainspring.config.agents.agent import AgentConfig
+from mainspring.config.agents.prompts import PromptsConfig
 from mainspring.config.run import RunConfig
 from mainspring.errors import ConfigError
 from mainspring.ids import TaskId

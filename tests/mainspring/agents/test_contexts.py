@@ -11,7 +11,7 @@ from mainspring.agents.contexts.choice import CONTEXTS, fitted
 from mainspring.agents.contexts.forget_outputs import first_and_last
 from mainspring.agents.contexts.head_tail import HeadTail, kept, marker
 from mainspring.agents.contexts.protocol import Count, History
-from mainspring.config.context import ContextConfig
+from mainspring.config.agents.context import ContextConfig
 from mainspring.errors import ConfigError
 from mainspring.programs.request import ChatMessage, Role
 

@@ -7,9 +7,9 @@ import pytest
 from mainspring.agents.bash import BashAgent
 from mainspring.agents.choice import check_agent
 from mainspring.agents.record import Record
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
+from mainspring.config.agents.prompts import PromptsConfig
 from mainspring.config.files.reading import load_campaign
-from mainspring.config.prompts import PromptsConfig
 from mainspring.errors import ConfigError
 from mainspring.ids import TaskId
 from mainspring.tasks.swe_task import SweTask

@@ -7,7 +7,7 @@ from mainspring.agents.choice import check_agent
 from mainspring.agents.protocol import Command, FormatError
 from mainspring.agents.react import ReactAgent
 from mainspring.agents.record import Record
-from mainspring.config.agent import AgentConfig, ReactConfig
+from mainspring.config.agents.agent import AgentConfig, ReactConfig
 from mainspring.ids import TaskId
 from mainspring.programs.reply import Reply
 from mainspring.tasks.swe_task import SweTask

@@ -7,7 +7,7 @@ import pytest
 
 from mainspring.agents.protocol import Command, FormatError
 from mainspring.agents.single import SingleAgent
-from mainspring.config.agent import AgentConfig, SingleAnswer
+from mainspring.config.agents.agent import AgentConfig, SingleAnswer
 from mainspring.errors import ConfigError
 from mainspring.ids import TaskId
 from mainspring.programs.reply import Reply

@@ -11,7 +11,7 @@ import pytest
 from mainspring.agents.protocol import Command, FormatError
 from mainspring.agents.tool_calls import ToolsAgent
 from mainspring.agents.tools.choice import tools_of
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.errors import ConfigError
 from mainspring.programs.reply import Reply
 from mainspring.programs.request import ToolCall, ToolSpec
@@ -63,7 +63,7 @@ def test_a_file_and_a_folder_are_shown(tmp_path: Path) -> None:
         ("a\n", "a\n", "", ""),
         ("x", "x", "y\n\n", "y\n\n"),
         ("p('*[a]?{b,c}\\n')\n", "*[a]?{b,c}\\n", "$(touch gone) `x` \"'\\", None),
-        ("é ü\n", "ü", "日本", "é 日本\n"),
+        ("\u00e9 \u00fc\n", "\u00fc", "\u65e5", "\u00e9 \u65e5\n"),
         ("\tif a:\r\n\t\tb\r\n", "a:\r\n", "b:\r\n", "\tif b:\r\n\t\tb\r\n"),
     ],
 )

@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.errors import ConfigError
 from mainspring.programs.profile import BUNDLES, MODEL_URL, Ask
 from mainspring.programs.profiles.choice import PROFILES, profile_for

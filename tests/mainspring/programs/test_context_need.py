@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.errors import ConfigError
 from mainspring.programs.profiles.choice import (

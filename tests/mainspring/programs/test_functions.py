@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.config.agent import AgentConfig
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.reward import RewardConfig, RewardPart

@@ -5,9 +5,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from mainspring.config.context import ContextConfig
+from mainspring.config.agents.context import ContextConfig
+from mainspring.config.agents.prompts import PromptsConfig
 from mainspring.config.files.presets import Preset
-from mainspring.config.prompts import PromptsConfig
 from mainspring.config.section import MANY, MANY_TOKENS, YEAR_S, Section, Switch, Within
 from mainspring.programs.record import BranchKind
 
@@ -23,7 +23,7 @@ AGENT_LIMITS = (
 
 
 class SingleAnswer(StrEnum):
-    """What the one reply of the single agent holds."""
+    """Content of the one reply of the single agent."""
 
     PATCH = "patch"
     """A unified diff, for tasks with a repository."""
@@ -32,7 +32,7 @@ class SingleAnswer(StrEnum):
 
 
 class ReactConfig(Section):
-    """Of the react agent."""
+    """Tags and memory of the react agent."""
 
     thought: str = Field(default="Thought:", min_length=1)
     """Tag of the thought. Tags begin a line."""
@@ -98,7 +98,7 @@ class AgentConfig(Section):
     classes of your own as "package.module:Class"."""
     react: ReactConfig = ReactConfig()
     single: SingleAnswer = SingleAnswer.PATCH
-    """What the one reply of the single agent holds: "patch", or "text" for tasks of another kind
+    """Content of the one reply of the single agent: "patch", or "text" for tasks of another kind
     than "swe"."""
     override: Switch = False
     """Play every task with `kind`, also those that ask for another agent (`agent_name`)."""

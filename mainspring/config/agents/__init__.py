@@ -1,0 +1,1 @@
+"""Sections of agents: who plays, with which texts, in which context."""
