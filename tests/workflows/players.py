@@ -2,6 +2,8 @@
 and an agent that the workflow plays. Undisturbed, each asks three or four times."""
 
 import asyncio
+import json
+import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -176,6 +178,17 @@ class Agent(Player):
     asks_from = ""
 
 
+class Shortening(Agent):
+    """Its requests leave out turns, so a prompt does not tell how many there were."""
+
+    def say(self, prompt: str, turn: int) -> str:
+        return self.replies[max(map(int, re.findall(r"# step (\d+)", prompt)), default=0)]
+
+
+def _called(name: str, **arguments: str) -> str:
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+
 PROGRAM = Player("program")
 FUNCTION = Function("function", function("fix"), ("$ cat calc.py", f"$ {EDIT}", "done"))
 GAME = Game("game", function("count", leaves="sleep 3600"), COUNTED)
@@ -192,3 +205,22 @@ IMPATIENT = Remote("remote", remote(), options={"max_retries": 0})
 APPENDING = (bash("echo one >> calc.txt"), bash(EDIT), bash("cat calc.txt"), SUBMIT)
 AGENT = Agent("agent", {"kind": "bash"}, APPENDING)
 """A command of it that ran twice would be seen."""
+TOOLS = Agent(
+    "tools",
+    {"kind": "tools"},
+    (
+        _called("bash", command="echo one >> calc.txt") + _called("view", path="calc.txt"),
+        _called("edit", path="calc.py", old="a - b", new="a + b"),
+        _called("bash", command="cat calc.txt") + _called("edit", path="gone", old="a", new="b"),
+        _called("submit"),
+    ),
+)
+"""It calls tools, also several at once."""
+LONG = "seq 1 300 # step"
+SHORTENING = Shortening(
+    "shortening",
+    {"kind": "bash", "context": {"kind": "head_tail"}},
+    (bash(f"{LONG} 1"), bash(f"{EDIT}; {LONG} 2"), bash(f"{LONG} 3"), SUBMIT),
+    {"max_context": 4400},
+)
+"""Its third and fourth requests leave out what came before."""

@@ -17,6 +17,8 @@ from players import (
     LEAVING,
     PROGRAM,
     REMOTE,
+    SHORTENING,
+    TOOLS,
     Play,
     Player,
 )
@@ -35,15 +37,16 @@ from tests.waiting import until
 
 BESIDE_NODE = (FUNCTION, GAME, HARBOR)
 IN_SANDBOX = (PROGRAM, FUNCTION, HARBOR, CLIENTS[0])
+AGENTS = (AGENT, TOOLS, SHORTENING)
 KILLED: dict[str, tuple[Player, ...]] = {
     "process": (PROGRAM, *BESIDE_NODE, *CLIENTS, LEAVING),
     "client": CLIENTS,
-    "sandbox": (*IN_SANDBOX, AGENT),
+    "sandbox": (*IN_SANDBOX, *AGENTS),
     "gateway": (PROGRAM, *BESIDE_NODE, IMPATIENT),
     "edge": (REMOTE,),
-    "node": (PROGRAM, *BESIDE_NODE, CLIENTS[2], REMOTE, AGENT),
+    "node": (PROGRAM, *BESIDE_NODE, CLIENTS[2], REMOTE, *AGENTS),
     "node_with_a_reply": (PROGRAM,),
-    "rollout_worker": (PROGRAM, *BESIDE_NODE, REMOTE, AGENT),
+    "rollout_worker": (PROGRAM, *BESIDE_NODE, REMOTE, *AGENTS),
 }
 """Victims, and those under whom each is killed. The others have no such victim."""
 PAIRS = [
