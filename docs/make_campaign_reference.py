@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 _OPTIONAL = "Optional: without this section it does not happen."
 _NAMED_BY = {"evaluation.sampling": "SPLIT"}
-"""What names the tables of a section that has several."""
+"""Word for the name of each table of a section that has several."""
 _SYMBOLS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 _SYMBOLS |= {"min_length": "length >=", "max_length": "length <="}
 _INTRO = """\

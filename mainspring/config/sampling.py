@@ -30,7 +30,7 @@ TEMPLATES_OWN = frozenset(
         *("template_date", "strftime_now", "raise_exception"),
     )
 )
-"""Names that whoever renders a chat template gives it."""
+"""Names that a chat template gets from what renders it."""
 
 
 def _json(given: Any) -> Any:
@@ -63,7 +63,7 @@ class SamplingConfig(Section):
     top_p: Annotated[float | None, Within()] = Field(default=None, gt=0, le=1)
     """Only the most likely tokens that together have this probability. 1: all."""
     top_k: Annotated[int | None, Within(le=MANY_TOKENS)] = Field(default=None, ge=-1)
-    """Only so many of the most likely tokens. -1: all."""
+    """Only this number of the most likely tokens. -1: all."""
     min_p: Annotated[float | None, Within()] = Field(default=None, ge=0, le=1)
     """Only tokens of at least this share of the most likely one's probability. 0: all."""
     repetition_penalty: Annotated[float | None, Within()] = Field(default=None, gt=0, le=2)

@@ -11,7 +11,7 @@ from infra.policy.protocol import SamplingParams
 
 
 def sampling_params(params: SamplingParams, num_tokens: int) -> dict[str, Any]:
-    """Of a request that continues the `num_tokens` first tokens of a reply."""
+    """Parameters of a request that continues the `num_tokens` first tokens of a reply."""
     sampling = params.sampling
     body: dict[str, Any] = {
         "max_new_tokens": params.max_new_tokens - num_tokens,
