@@ -27,7 +27,8 @@ TEMPLATES_OWN = frozenset(
         *("messages", "tools", "add_generation_prompt", "continue_final_message", "conversation"),
         *("chat_template", "documents", "tokenize", "padding", "truncation", "max_length"),
         *("return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"),
-        *("template_date", "strftime_now", "raise_exception"),
+        *("template_date", "strftime_now", "raise_exception", "additional_special_tokens"),
+        *(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")),
     )
 )
 """Names that a chat template gets from what renders it."""

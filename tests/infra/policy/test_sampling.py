@@ -185,6 +185,21 @@ class Asked:
         return made
 
 
+async def test_what_a_program_counts_is_what_its_request_will_have(folder: Path) -> None:
+    text = RequestText(ChatTokenizer(folder))
+    engines = ScriptedEngines(lambda bound: ([70, text.stop_token_ids[0]], []))
+    quiet = SamplingConfig(chat_template_kwargs={"enable_thinking": False})
+    asked = Asked(engines, text, quiet)
+    made = await asked.ask(user("x"))
+    request = ModelRequest(dialect=Dialect.CHAT, model="any", messages=(user("x"),))
+
+    async def stored() -> list[StoredCall]:
+        return []
+
+    assert await asked.policy.count(request, stored, quiet) == len(made.call.prompt_ids)
+    assert await asked.policy.count(request, stored) < len(made.call.prompt_ids)
+
+
 async def test_tokens_trained_are_tokens_served_where_a_stop_string_ends_replies(
     tmp_path: Path,
 ) -> None:

@@ -61,6 +61,7 @@ def campaign(sampling: dict[str, Any], /, **evaluation: Any) -> CampaignConfig:
             "chat_template_kwargs = { add_generation_prompt = false }",
             "add_generation_prompt cannot be set here",
         ),
+        ('chat_template_kwargs = { eos_token = "x" }', "eos_token cannot be set here"),
         ("topp = 0.9", "topp: no such field; did you mean top_p?"),
     ],
     ids=lambda each: str(each)[:50],
