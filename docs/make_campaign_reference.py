@@ -18,8 +18,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluations.task_slice import TaskSlice
 from mainspring.config.sft import SftFile
-from mainspring.config.task_slice import TaskSlice
 
 PAGE = Path(__file__).parent / "campaign.md"
 SFT_PAGE = Path(__file__).parent / "supervised-file.md"
@@ -27,7 +27,10 @@ SFT_PAGE = Path(__file__).parent / "supervised-file.md"
 T = TypeVar("T")
 
 _OPTIONAL = "Optional: without this section it does not happen."
-_SYMBOLS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "min_length": "length >="}
+_NAMED_BY = {"evaluation.sampling": "SPLIT"}
+"""Word for the name of each table of a section that has several."""
+_SYMBOLS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+_SYMBOLS |= {"min_length": "length >=", "max_length": "length <="}
 _INTRO = """\
 # The campaign file
 
@@ -127,6 +130,11 @@ def _sections(path: str, title: str, model: type[BaseModel], note: str = "") -> 
             about = f"{meaning} One such table for each{unset}."
             nested.append((inside, f"`[[{inside}]]`", entry, about))
             continue
+        if entry := _of_type(_value(field.annotation), BaseModel):
+            of_one = f"{inside}.{_NAMED_BY[inside]}"
+            about = f"One such table for each {_NAMED_BY[inside]} that needs it."
+            nested.append((of_one, f"`[{of_one}]`", entry, about))
+            continue
         if words := _of_type(field.annotation, StrEnum):
             enums.append((name, "is one of", words))
         elif words := _of_type(_element(field.annotation), StrEnum):
@@ -191,6 +199,12 @@ def _element(annotation: object) -> object:
     return arguments[0] if of_any_length else None
 
 
+def _value(annotation: object) -> object:
+    """Type of a table's values; None for everything else."""
+    is_table = typing.get_origin(annotation) is dict
+    return typing.get_args(annotation)[1] if is_table else None
+
+
 def _type(annotation: object) -> str:
     names = {int: "integer", float: "number", str: "string", bool: "boolean"}
     if isinstance(annotation, type) and annotation in names:
@@ -206,7 +220,7 @@ def _type(annotation: object) -> str:
         value_type = arguments[1]
         return f"table of {names[value_type]}s" if value_type in names else "table"
     if _is_union(annotation):
-        return _type(next(argument for argument in arguments if argument in names))
+        return _type(next(argument for argument in arguments if argument is not type(None)))
     raise TypeError(f"no name for {annotation!r}: give it one here")
 
 

@@ -32,6 +32,7 @@ from engine.sequences import (
     SamplingOptions,
     SchemaViolation,
     Sequence,
+    StopStrings,
     parse_options,
 )
 from engine.streaming import Pieces
@@ -154,6 +155,7 @@ class Routes:
             options=options,
             stop_ids=frozenset() if options.ignore_eos else stops,
             prompt_tokens=len(ids),
+            stop_strings=StopStrings(options.stops, self._model.tokenizer.decode),
         )
 
     async def _complete(self, request: Request, sequences: list[Sequence]) -> None:
@@ -171,14 +173,14 @@ class Routes:
 
     def _answer(self, sequence: Sequence, start: int, with_logprobs: bool) -> dict[str, Any]:
         """Its tokens from `start` on."""
-        ids, options = sequence.output_ids[start:], sequence.options
-        finish = sequence.finish_reason or {}
-        trimmed = ids[:-1] if finish.get("type") == "stop" and not options.no_stop_trim else ids
+
+        def decode(ids: list[int]) -> str:
+            skips = sequence.options.skip_special_tokens
+            return self._model.tokenizer.decode(ids, skip_special_tokens=skips)
+
         return {
-            "text": self._model.tokenizer.decode(
-                trimmed, skip_special_tokens=options.skip_special_tokens
-            ),
-            "output_ids": ids,
+            "text": sequence.text(decode, start),
+            "output_ids": sequence.output_ids[start:],
             "meta_info": sequence.meta_info(
                 self._scheduler.weight_version, start, with_logprobs=with_logprobs
             ),

@@ -2,7 +2,9 @@
 
 Log-probs are those of the sampled token under log_softmax(logits / temperature) over the whole
 vocabulary, before top-k, top-p and min-p cut it (SGLang's default); at temperature 0 under
-log_softmax(logits). Tokens forbidden by `min_new_tokens` are removed before the softmax.
+log_softmax(logits). Penalties change the logits first, by the tokens of the reply alone and in
+SGLang's order: frequency and presence are taken off, then the repetition penalty scales. Tokens
+forbidden by `min_new_tokens` are removed before the softmax.
 A request with `sampling_seed` draws from (seed, position): the same tokens whatever else runs.
 """
 
@@ -19,6 +21,8 @@ def sample(logits: torch.Tensor, rows: Rows[Sequence]) -> tuple[list[int], list[
     """logits [R, V] -> R token ids and their log-probs."""
     options = [row.options for row in rows]
     for index, row in enumerate(rows):
+        if row.options.penalizes:
+            logits[index] = _penalized(logits[index], row)
         if len(row.logprobs) < row.options.min_new_tokens:
             logits[index, list(row.stop_ids)] = float("-inf")
     greedy = torch.tensor([option.is_greedy for option in options])
@@ -33,6 +37,16 @@ def sample(logits: torch.Tensor, rows: Rows[Sequence]) -> tuple[list[int], list[
             probs[cutting] = _cut(probs[cutting], [options[n] for n in cutting])
         chosen = torch.where(greedy, logits.argmax(-1), _draw(probs, rows))
     return chosen.tolist(), logprobs.gather(1, chosen[:, None])[:, 0].tolist()
+
+
+def _penalized(logits: torch.Tensor, row: Sequence) -> torch.Tensor:
+    """logits [V] of one row, so that those beside it do not depend on it."""
+    counts = torch.bincount(torch.tensor(row.output_ids, dtype=torch.long), minlength=len(logits))
+    is_there, options = counts > 0, row.options
+    lowered = logits - options.frequency_penalty * counts - options.presence_penalty * is_there
+    factor = options.repetition_penalty
+    scaled = torch.where(lowered < 0, lowered * factor, lowered / factor)
+    return torch.where(is_there, scaled, lowered)
 
 
 def _draw(probs: torch.Tensor, rows: Rows[Sequence]) -> torch.Tensor:

@@ -6,12 +6,14 @@ implement are accepted at their neutral value and refused otherwise, never ignor
 
 import time
 from collections.abc import Callable
+from collections.abc import Sequence as Rows
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+Decode = Callable[[list[int]], str]
 ALL_TOKENS = 1 << 30
 """SGLang's default top_k."""
 
@@ -33,6 +35,11 @@ class SamplingOptions(BaseModel):
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(ALL_TOKENS, ge=-1)
     min_p: float = Field(0.0, ge=0, le=1)
+    repetition_penalty: float = Field(1.0, gt=0, le=2)
+    presence_penalty: float = Field(0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(0.0, ge=-2, le=2)
+    stop: str | tuple[str, ...] | None = None
+    """Texts that end a reply; the tokens up to the one that completed the text stay."""
     stop_token_ids: tuple[int, ...] | None = None
     ignore_eos: bool = False
     """Also ignores `stop_token_ids`: the reply ends at `max_new_tokens`."""
@@ -40,14 +47,10 @@ class SamplingOptions(BaseModel):
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     no_stop_trim: bool = False
-    """Keep the stop token in "text"."""
+    """Keep the stop token or the stop string in "text"."""
     # Not implemented: only these values.
     n: int = 1
-    stop: str | list[str] | None = None
     stop_regex: str | list[str] | None = None
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    repetition_penalty: float = 1.0
     logit_bias: dict[str, float] | None = None
     json_schema: str | None = None
     regex: str | None = None
@@ -59,6 +62,15 @@ class SamplingOptions(BaseModel):
     @property
     def is_greedy(self) -> bool:
         return self.temperature == 0 or self.top_k == 1
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        stops = (self.stop,) if isinstance(self.stop, str) else self.stop or ()
+        return tuple(stop for stop in stops if stop)
+
+    @property
+    def penalizes(self) -> bool:
+        return bool(self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty)
 
     @property
     def cuts_vocabulary(self) -> bool:
@@ -87,6 +99,27 @@ def parse_options(raw: dict[str, Any]) -> SamplingOptions:
     return options
 
 
+class StopStrings:
+    """The texts that end a request, looked for after each token as SGLang does: in the text of its
+    last tokens, special ones included."""
+
+    def __init__(self, texts: Rows[str], decode: Decode) -> None:
+        self._texts = texts
+        self._decode = decode
+        # Each token has a byte at least, so that no text has more tokens than this, whichever.
+        self._num_tokens = max((len(text.encode()) for text in texts), default=0) + 1
+
+    def completed(self, ids: list[int], start: int) -> str | None:
+        """The text that the last token completed, in a reply that begins at `start`."""
+        if not self._texts:
+            return None
+        tail = self._decode(ids[max(start, len(ids) - self._num_tokens) :])
+        return next((text for text in self._texts if text in tail), None)
+
+
+NO_STOPS = StopStrings((), lambda ids: "")
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """Only the engine thread touches one after it was submitted, until `done` resolves."""
@@ -98,6 +131,7 @@ class Sequence:
     stop_ids: frozenset[int]
     """The model's end tokens and the request's; empty with `ignore_eos`."""
     prompt_tokens: int
+    stop_strings: StopStrings = NO_STOPS
     adapter: str | None = None
     """Name of the adapter that it runs with."""
     logprobs: list[float] = field(default_factory=list)
@@ -124,10 +158,24 @@ class Sequence:
         self.logprobs.append(logprob)
         if token in self.stop_ids:
             self.finish_reason = {"type": "stop", "matched": token}
+        elif (text := self.stop_strings.completed(self.ids, self.prompt_tokens)) is not None:
+            self.finish_reason = {"type": "stop", "matched": text}
         elif len(self.logprobs) >= self.options.max_new_tokens:
             self.finish_reason = {"type": "length", "length": len(self.logprobs)}
         if self.after_token is not None:
             self.after_token(self)
+
+    def text(self, decode: Decode, start: int) -> str:
+        """Text of the reply's tokens from `start` on, without what ended it, unless that is asked
+        for."""
+        ids, finish = self.output_ids, self.finish_reason or {}
+        if finish.get("type") != "stop" or self.options.no_stop_trim:
+            return decode(ids[start:])
+        if isinstance(finish["matched"], int):
+            return decode(ids[start:-1])
+        # The stop string may have begun before `start`.
+        before, _, _ = decode(ids).partition(finish["matched"])
+        return before[len(decode(ids[:start])) :]
 
     def abort(self) -> None:
         self.finish_reason = {

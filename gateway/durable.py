@@ -126,7 +126,7 @@ class DurableAnswers:
             return await self._calls.settled(session.rollout, session.epoch)
 
         policy = served.program_policy()
-        return await policy.count(request, lambda: self._lasting(stored))
+        return await policy.count(request, lambda: self._lasting(stored), facts.sampling)
 
     async def _told(self, session: Session, standing: RequestStanding) -> RequestStanding:
         """Once the request is answered or refused; its workflow is told unless it is, and of each

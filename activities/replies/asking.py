@@ -97,6 +97,7 @@ class Asking:
             num_closed=earlier if isinstance(earlier, int) else question.num_closed,
             digests=question.digests,
             apart=question.apart,
+            sampling=facts.sampling,
         )
         try:
             reply = await _complete(served.policy, request, question.count_sent)

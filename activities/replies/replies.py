@@ -142,11 +142,11 @@ class ReplyActivities:
             return ()
 
         budget = limits.max_context - limits.max_new_tokens
-        if await policy.count(asked.request, known) <= budget:
+        if await policy.count(asked.request, known, facts.sampling) <= budget:
             return None
 
         async def count(messages: Sequence[ChatMessage]) -> int:
-            return await policy.count(_with(asked.request, messages), none)
+            return await policy.count(_with(asked.request, messages), none, facts.sampling)
 
         history = History.of(asked.of_agent.messages)
         messages = await fitted(config, history, budget, count)

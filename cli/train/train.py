@@ -225,7 +225,7 @@ def _table(summary: dict[str, Any]) -> Any:
     table.add_column("before", justify="right")
     table.add_column("after", justify="right")
     for label, key in (
-        ("sampled at temperature 1", "solve_rate"),
+        ("sampled", "solve_rate"),
         ("greedy", "greedy"),
         ("unseen bug types, sampled", "heldout_templates"),
     ):

@@ -10,14 +10,17 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from infra.db.database import Database
-from infra.db.rollouts import rollouts
+from infra.db.rollouts import groups, rollouts
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from mainspring.agents.choice import agent_config, agent_for
 from mainspring.agents.protocol import Agent
 from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.any_run import AnyRun
-from mainspring.ids import CampaignId, RolloutId, TaskId
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.sampling import SamplingConfig
+from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId
+from mainspring.status import GroupKind
 from mainspring.tasks.any_task import AnyTask
 
 K = TypeVar("K")
@@ -35,6 +38,8 @@ class RolloutFacts:
     task: AnyTask
     temperature: float
     seed: int | None
+    sampling: SamplingConfig
+    """How its replies are sampled beside their temperature."""
 
     @property
     def agent(self) -> Agent:
@@ -75,7 +80,20 @@ class FactCache:
     async def _load_rollout(self, rollout: RolloutId) -> RolloutFacts:
         record = await rollouts.get(self._db, rollout)
         config, task = await self.config(record.campaign), await self.task(record.task)
-        return RolloutFacts(record.campaign, config, task, record.temperature, record.seed)
+        sampling = await self._sampling(config, record.group)
+        return RolloutFacts(
+            record.campaign, config, task, record.temperature, record.seed, sampling
+        )
+
+    async def _sampling(self, config: AnyRun, group: GroupId) -> SamplingConfig:
+        """By the configuration, which never changes, so that a rollout that is resumed has the
+        same."""
+        of_policy = config.policy.sampling
+        if not isinstance(config, CampaignConfig) or not config.evaluation.sampling:
+            return of_policy
+        found = await groups.get(self._db, group)
+        is_eval = found.kind is GroupKind.EVAL
+        return config.evaluation.sampling_of(found.split, of_policy) if is_eval else of_policy
 
 
 class _Bounded(Generic[K, V]):

@@ -10,12 +10,13 @@ Imported by the activities of replies and publishing, by the gateway, and by the
 beside it.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from infra.policy.weight_label import WeightLabel
+from mainspring.config.sampling import SamplingConfig
 from mainspring.errors import EngineError, EngineUnreachable
 from mainspring.ids import RolloutId
 from mainspring.programs.matching import StoredCall, continued
@@ -109,6 +110,8 @@ class Versions:
 
 
 ANY = Versions()
+WHOLE_DISTRIBUTION = SamplingConfig()
+"""Nothing is set beside the temperature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,7 @@ class SamplingParams:
     seed: int | None = None
     """None: the engine draws as it likes. With a seed each token follows from the seed, its
     position and the distribution."""
+    sampling: SamplingConfig = WHOLE_DISTRIBUTION
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +174,8 @@ class ReplyRequest:
     apart: bool = True
     """Whether text, reasoning and tool calls are told apart. Else the reply is one text, as the
     policy wrote it: an agent that offers no tools reads that itself."""
+    sampling: SamplingConfig = WHOLE_DISTRIBUTION
+    """How it is sampled beside its temperature; of one rollout always the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +214,13 @@ class Policy(Protocol):
         ...
 
     async def count(
-        self, request: ModelRequest, stored: Callable[[], Awaitable[Sequence[StoredCall]]]
+        self,
+        request: ModelRequest,
+        stored: Callable[[], Awaitable[Sequence[StoredCall]]],
+        sampling: SamplingConfig = WHOLE_DISTRIBUTION,
     ) -> int:
-        """Tokens of the prompt; nothing is asked. `stored` reads the epoch's calls. Raises
-        RequestRefused."""
+        """Tokens of the prompt; nothing is asked. `stored` reads the epoch's calls; `sampling`: of
+        the rollout. Raises RequestRefused."""
         ...
 
     async def aclose(self) -> None: ...
@@ -262,6 +271,11 @@ class ChatText(Protocol):
     @property
     def stop_token_ids(self) -> tuple[int, ...]: ...
 
+    def under(self, variables: Mapping[str, Any]) -> "ChatText":
+        """The same template with these variables, whatever this one has. Raises ModelError for
+        one that it does not use."""
+        ...
+
     def first_ids(
         self, messages: Sequence[ChatMessage], tools: Sequence[ToolSpec]
     ) -> Sequence[int]:
@@ -277,4 +291,8 @@ class ChatText(Protocol):
     def decode(self, ids: Sequence[int], *, apart: bool = True) -> str:
         """Text of a reply for people and for parsers. `apart`: with the tags that tell reasoning
         and tool calls from text."""
+        ...
+
+    def written(self, ids: Sequence[int]) -> str:
+        """Text of a reply with all of its special tokens: where engines look for stop strings."""
         ...

@@ -143,7 +143,10 @@ async def serve_over_http(
     model = await _model(db, campaign, config)
     await asyncio.to_thread(verify_written, model, campaign, weights=False)
     # Its date: a rollout may be resumed on another day.
-    tokenizer = await asyncio.to_thread(ChatTokenizer, model, at=record.created_at)
+    variables = config.policy.sampling.variables
+    tokenizer = await asyncio.to_thread(
+        ChatTokenizer, model, at=record.created_at, variables=variables
+    )
     return in_tokens(
         db, campaign, config, engines_of(db, campaign, config, model, api_key), tokenizer
     )

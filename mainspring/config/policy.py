@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from mainspring.algorithms.gap import Dtype
+from mainspring.config.sampling import SamplingConfig
 from mainspring.config.section import BUNDLED, MANY_TOKENS, STORED, YEAR_S, Section, Within
 from mainspring.status import PolicyApi, Publish
 
@@ -51,6 +52,7 @@ class PolicyConfig(Section):
     temperature: Annotated[float | None, Within()] = Field(default=1.0, ge=0, le=2)
     """Sampling temperature; greedy evaluations use 0. "default", with the OpenAI API alone:
     requests leave it out, for models that refuse the field; the endpoint's own value counts."""
+    sampling: SamplingConfig = SamplingConfig()
     publish: Publish = Publish.DISK
     """How engines get new weights: "disk", they load the files of each version; "collective",
     the trainer's ranks send them to all engines at once over a process group (NCCL on GPUs, gloo on

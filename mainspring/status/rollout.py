@@ -136,7 +136,7 @@ class Sampling(StrEnum):
     """How a group's rollouts draw tokens."""
 
     SAMPLED = "sampled"
-    """At the campaign's temperature."""
+    """At the temperature of the campaign, or of the split."""
     GREEDY = "greedy"
     """At temperature 0."""
 

@@ -11,15 +11,19 @@ from engines import serving
 from tiny_model import save_tiny_model
 from typer.testing import CliRunner, Result
 
+from bundled.model import CHAT_TEMPLATE, make_bundled_model
 from cli.main import app
 from cli.operations.machine.embedded_stack import StackInfo
 from cli.operations.runs import campaign_launch as launch
 from infra.db.database import Database
+from infra.db.rollouts import rollouts, turns
 from infra.db.runs import campaigns
+from infra.policy.model.tokenizer import ChatTokenizer
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.config.campaign import CampaignConfig
 from mainspring.errors import EngineError, MainspringError, UsageError
+from mainspring.ids import CampaignId
 from tests.chat_endpoint import chat_endpoint
 
 FILE = """
@@ -84,6 +88,64 @@ async def test_a_few_bundled_tasks(
     # It is done: no engine is needed to hear so again, and nothing runs twice.
     again = await in_this_process("run", str(file), *options, *common, "--output", str(output))
     assert json.loads(again.stdout) == summary
+
+
+SAMPLING = """
+[policy.sampling]
+top_k = 1
+presence_penalty = 0.5
+stop = ["e"]
+chat_template_kwargs = { tone = "dry" }
+"""
+
+
+async def test_a_file_tells_how_its_model_is_sampled(
+    stack: StackInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bundled model with a template that has a variable: prompts have its value, the most
+    likely token is taken at temperature 1, and replies end with the stop string, as served."""
+    try:
+        await BwrapBackend(tmp_path / "sandboxes").probe()
+    except BackendUnavailable as error:
+        pytest.skip(error.message)
+    monkeypatch.setenv("MAINSPRING_NODE_ID", "eval-sampling")
+    monkeypatch.setenv("MAINSPRING_NODE_MIN_FREE_MEMORY_MB", "0")
+    model = tmp_path / "model"
+    await asyncio.to_thread(make_bundled_model, model, 0)
+    template = CHAT_TEMPLATE.replace(
+        "assistant\n{% endif %}", "assistant\n{% if tone %}({{ tone }}){% endif %}{% endif %}"
+    )
+    assert template != CHAT_TEMPLATE
+    (model / "chat_template.jinja").write_text(template)
+    file = tmp_path / "eval.toml"
+    file.write_text(FILE + SAMPLING)
+    name = "eval-sampling"
+    with serving(model) as url:
+        options = ["--model", str(model), "--base-url", url, "--slice", "0:1", "--n", "2"]
+        home = ["--home", str(stack.home), "--json", "--output", str(tmp_path / "out")]
+        code, _, said = await evaluate("run", str(file), *options, "--name", name, *home)
+        assert code == 0, said
+        file.write_text(FILE + SAMPLING.replace("tone =", "tune ="))
+        misspelled = await in_this_process(
+            "run", str(file), *options, "--name", "misspelled", *home
+        )
+        assert "does not use 'tune'" in str(misspelled.exception)
+    tokenizer = ChatTokenizer(model)
+    async with Database.open(stack.database_url) as db:
+        assert await campaigns.find(db, CampaignId("misspelled")) is None
+        firsts: set[tuple[int, ...]] = set()
+        for each in await rollouts.list_rollouts(db, campaign=CampaignId(name)):
+            calls, _ = await turns.history(db, each.id, each.epoch)
+            firsts.add(calls[0].completion_ids)
+            for call in calls:
+                reply = list(call.completion_ids)
+                assert tokenizer.written(call.prompt_ids).endswith("assistant\n(dry)")
+                has_ended = "e" in tokenizer.written(reply)
+                ends_itself = reply[-1] in tokenizer.stop_token_ids
+                assert (call.finish_reason == "stop") == (has_ended or ends_itself)
+                assert "e" not in tokenizer.written(reply[:-1])
+            assert any("e" in tokenizer.written(call.completion_ids) for call in calls)
+        assert len(firsts) == 1
 
 
 async def test_bad_input_is_one_message(stack: StackInfo, tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from cli.operations.checks.checklist import of_the_tasks
-from cli.operations.checks.checklist_item import State
+from cli.operations.checks.checklist_item import Item, State
 from cli.operations.checks.memory_item import memory_item
 from cli.operations.checks.model_item import as_before, model_item
 from cli.operations.machine.gpus_here import GpusHere
 from mainspring.config.campaign import CampaignConfig
-from tests.infra.policy.tiny_model import save_tiny_model
+from tests.infra.policy.tiny_model import CHATML, save_tiny_model
 
 
 def campaign(model: Path, **trainer: Any) -> CampaignConfig:
@@ -179,3 +179,32 @@ def test_weights_that_are_none_are_told_as_what_they_are(
     (model / name).write_text(content)
     found = model_item(campaign(model))
     assert found.state is State.MISSING and says in found.found and str(model) in found.found
+
+
+@pytest.mark.parametrize("section", ["policy", "evaluation"])
+def test_a_variable_that_the_template_does_not_use_is_refused(tmp_path: Path, section: str) -> None:
+    model = save_tiny_model(tmp_path / "model")
+    (model / "chat_template.jinja").write_text(CHATML + "{% if tone %}({{ tone }}){% endif %}")
+
+    def found(**variables: Any) -> Item:
+        sampling = {"chat_template_kwargs": variables}
+        raw = campaign(model).model_dump(mode="json", include={"name", "policy"})
+        if section == "policy":
+            raw["policy"]["sampling"] = sampling
+        else:
+            raw["evaluation"] = {"sampling": {"heldout": sampling}}
+        return model_item(CampaignConfig.model_validate(raw))
+
+    assert found(tone="dry").state is State.OK
+    misspelled = found(tone="dry", tune="x")
+    assert misspelled.state is State.MISSING and "does not use 'tune'" in misspelled.found
+    assert "chat_template_kwargs" in (misspelled.fix or "")
+
+
+def test_the_bundled_models_template_has_no_variables() -> None:
+    policy = {"sampling": {"chat_template_kwargs": {"enable_thinking": False}}}
+    config = CampaignConfig.model_validate(
+        {"name": "c", "policy": policy, "trainer": {"warm_start": {}}}
+    )
+    found = model_item(config)
+    assert found.state is State.MISSING and "has no variables" in found.found

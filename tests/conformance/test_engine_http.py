@@ -63,6 +63,26 @@ def test_stop_token_stays_in_ids_and_leaves_the_text(http: httpx.Client) -> None
     assert answer["text"] == make_tokenizer().decode(expected[:-1], skip_special_tokens=True)
 
 
+def test_stop_string_stays_in_ids_and_leaves_the_text(http: httpx.Client, model: Path) -> None:
+    params = {"max_new_tokens": 40, "ignore_eos": True, "sampling_seed": 5}
+    free = post(http, input_ids=[9], sampling_params=params).json()
+    decode = make_tokenizer().decode
+    # A text of two tokens, and the first place where it is there.
+    stop = decode(free["output_ids"][10:12])
+    length = next(n for n in range(41) if stop in decode(free["output_ids"][:n]))
+    answer = post(
+        http,
+        input_ids=[9],
+        return_logprob=True,
+        sampling_params=params | {"stop": [stop, "never"]},
+    ).json()
+    meta = answer["meta_info"]
+    assert answer["output_ids"] == free["output_ids"][:length]
+    assert meta["finish_reason"] == {"type": "stop", "matched": stop}
+    assert len(meta["output_token_logprobs"]) == length
+    assert answer["text"] == free["text"].partition(stop)[0]
+
+
 def test_min_new_tokens_holds_off_the_stop(http: httpx.Client) -> None:
     params = {"max_new_tokens": 40, "min_new_tokens": 20, "stop_token_ids": list(range(3, 300))}
     ids = post(http, input_ids=[9], sampling_params=params).json()["output_ids"]
@@ -103,7 +123,7 @@ def test_schema_violation_is_a_string(http: httpx.Client, body: dict, words: str
         ({"input_ids": [5], "text": "x"}, "input_ids or text"),
         ({"input_ids": [[5], [6]], "rid": ["one"]}, "1 rid for 2 prompts"),
         ({"input_ids": [5], "sampling_params": {"n": 2}}, "sampling_params.n is not implemented"),
-        ({"input_ids": [5], "sampling_params": {"stop": "x"}}, "stop is not implemented"),
+        ({"input_ids": [5], "sampling_params": {"regex": "x"}}, "regex is not implemented"),
         ({"input_ids": [[5], [6]], "stream": True}, "not a batch"),
     ],
 )

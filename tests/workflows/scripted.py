@@ -4,8 +4,9 @@ Tokens are the bytes of the text, so that decoding gives the reply back exactly.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Self
 
 from infra.policy.protocol import ANY, Completion, Keep, NoEngineAnswered, SamplingParams, Versions
 from infra.policy.weight_label import WeightLabel
@@ -89,6 +90,9 @@ class ScriptedPolicy:
 class ByteText:
     stop_token_ids = (END,)
 
+    def under(self, variables: Mapping[str, Any]) -> Self:
+        return self
+
     def first_ids(self, messages: Sequence[ChatMessage], tools: Sequence[ToolSpec]) -> bytes:
         offered = "".join(f"<{tool.name}>\n" for tool in tools)
         return (offered + "".join(f"{message.text}\n" for message in messages)).encode()
@@ -98,3 +102,6 @@ class ByteText:
 
     def decode(self, ids: Sequence[int], *, apart: bool = True) -> str:
         return bytes(i for i in ids if i != END).decode()
+
+    def written(self, ids: Sequence[int]) -> str:
+        return self.decode(ids)

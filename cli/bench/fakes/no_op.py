@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from infra.db.database import Database
 from infra.db.runs import campaigns
@@ -61,6 +62,9 @@ class NoTokenizer:
         self._num_first = num_first
         self._num_next = num_next
 
+    def under(self, variables: object) -> Self:
+        return self
+
     def first_ids(self, messages: object, tools: object) -> Sequence[int]:
         return _ids(self._num_first)
 
@@ -69,6 +73,9 @@ class NoTokenizer:
 
     def decode(self, ids: Sequence[int], *, apart: bool = True) -> str:
         return f"THOUGHT: nothing.\n\n```bash\n{self._command}\n```"
+
+    def written(self, ids: Sequence[int]) -> str:
+        return self.decode(ids)
 
 
 def _ids(number: int) -> range:

@@ -6,6 +6,7 @@ Reads headers, sizes and the tokenizer, so a model of any size is looked at in a
 
 import re
 from pathlib import Path
+from typing import Any
 
 from cli.operations.checks.checklist_item import Item, State
 from infra.policy.model.model_files import check_model_directory, read_facts
@@ -25,6 +26,9 @@ _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 def model_item(config: CampaignConfig) -> Item:
     model = config.policy.model
     if model == BUNDLED:
+        if any(_variables(config)):
+            text = "the bundled model's chat template has no variables"
+            return Item("model", State.MISSING, text, "leave chat_template_kwargs out")
         return Item("model", State.OK, "bundled, made by the campaign")
     directory = Path(model)
     if not directory.is_dir() and not directory.is_absolute() and _HUB_NAME.fullmatch(model):
@@ -78,9 +82,18 @@ def _check_chat(directory: Path, config: CampaignConfig) -> None:
     """Raises ModelError unless the tokenizer and its template make the prompts of the agent, as far
     as they are known: an agent of one's own or a program may ask for nothing but turns."""
     tokenizer = ChatTokenizer(directory)
-    if config.agent.kind in ("bash", BUNDLED):
-        tokenizer.prompt_ids("system", "task")
-    tokenizer.next_prompt_ids("output", closed=True)
+    for variables in _variables(config):
+        tokenizer = tokenizer.under(variables)
+        if config.agent.kind in ("bash", BUNDLED):
+            tokenizer.prompt_ids("system", "task")
+        tokenizer.next_prompt_ids("output", closed=True)
+
+
+def _variables(config: CampaignConfig) -> list[dict[str, Any]]:
+    """Variables of the chat template, in training and in each evaluation that has others."""
+    ours, evaluation = config.policy.sampling, config.evaluation
+    splits = [evaluation.sampling_of(split, ours).variables for split in evaluation.sampling]
+    return [ours.variables, *(variables for variables in splits if variables != ours.variables)]
 
 
 def model_bytes(directory: Path) -> int:

@@ -97,6 +97,8 @@ class Conductor:
             self.say(left_out)
         if asks_policy and (narrow := context_warning(config.agent, config.policy)):
             self.say("; ".join(narrow))
+        if asks_policy and (idle := config.policy.sampling.idle_at(config.policy.temperature)):
+            self.say(f"policy.sampling.{idle}")
         record = await campaigns.get(self.db, campaign)
         if record.status is CampaignStatus.FINISHED:
             return record
@@ -195,7 +197,8 @@ async def _check_policy(policy: PolicyConfig, settings: Settings) -> tuple[str, 
             return await client.check(policy)
         finally:
             await client.aclose()
-    await asyncio.to_thread(ChatTokenizer, Path(policy.model))
+    variables = policy.sampling.variables
+    await asyncio.to_thread(ChatTokenizer, Path(policy.model), variables=variables)
     async with httpx.AsyncClient(timeout=ENGINE_TIMEOUT_S) as http:
         for engine in policy.engines:
             try:

@@ -112,7 +112,7 @@ async def _of_policy(
     """One rollout a task of the split."""
     limit = config.evaluation.greedy_tasks if evaluation.greedy else None
     ids = await selections.task_ids(db, config, evaluation.split, number=limit)
-    temperature = 0.0 if evaluation.greedy else 1.0
+    temperature = config.evaluation.temperature_of(evaluation.split, greedy=evaluation.greedy)
     version = evaluation.policy_version
     seeded = config.schedule is Schedule.REPRODUCIBLE
     return PlannedGroup(

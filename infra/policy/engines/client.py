@@ -31,6 +31,7 @@ from infra.policy.engines.partial import (
     weight_label,
 )
 from infra.policy.engines.pulse import Pulse
+from infra.policy.engines.sampling_params import sampling_params
 from infra.policy.engines.wire import Closed, Wire
 from infra.policy.protocol import (
     ANY,
@@ -153,8 +154,11 @@ class SGLangClient:
         """See protocol.Engines. Raises UnknownWeights also when the engine serves weights that the
         campaign discarded."""
         self._check_ids(input_ids, request_id)
+        if params.sampling.penalties:
+            # Engines count the tokens of one request: what another one began counts for nothing,
+            # so that such a reply is sampled in one, from its first token.
+            begun, keep = None, None
         partial = Partial.continuing(self._any_weights, begun)
-
         kept_parts = None if keep is None else KeptParts(partial, versions, keep)
         for _ in range(MAX_RESUMES):
             if len(partial.output_ids) >= params.max_new_tokens:
@@ -164,17 +168,7 @@ class SGLangClient:
                 # unique at its beginning, as SGLang aborts every request that begins with an id.
                 "rid": f"{uuid.uuid4().hex[:16]}-{request_id}",
                 "input_ids": input_ids + partial.output_ids,
-                "sampling_params": {
-                    "max_new_tokens": params.max_new_tokens - len(partial.output_ids),
-                    "temperature": params.temperature,
-                    # The whole distribution, whatever the model's generation_config.json prefers:
-                    # log-probs are recomputed without cuts.
-                    "top_p": 1.0,
-                    "top_k": -1,
-                    "min_p": 0.0,
-                    "stop_token_ids": list(params.stop_token_ids),
-                    **({} if params.seed is None else {"sampling_seed": params.seed}),
-                },
+                "sampling_params": sampling_params(params, len(partial.output_ids)),
                 "return_logprob": True,
             }
             before = partial.call()
@@ -194,6 +188,8 @@ class SGLangClient:
                 )
             if finish in WHOLE:
                 return partial.completion(finish)
+            if params.sampling.penalties:
+                partial = Partial(self._any_weights)
             await asyncio.sleep(RESUME_DELAY_S)
         raise NoEngineAnswered(
             f"request {request_id} was aborted {MAX_RESUMES} times in a row", num_closed

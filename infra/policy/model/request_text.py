@@ -12,7 +12,7 @@ import json
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -44,6 +44,8 @@ class RequestText:
         special = set(chat.special_texts)
         self._tags = {chat.vocabulary[tag]: tag for tag in TAGS if tag in special}
         self._first: OrderedDict[bytes, array[int]] = OrderedDict()
+        self._under: dict[str, RequestText] = {}
+        """The same with other variables, by their JSON: a campaign has a few."""
         self._keeping = threading.Lock()
         if not plain:
             _ = self.facts
@@ -51,6 +53,15 @@ class RequestText:
     @cached_property
     def facts(self) -> TemplateFacts:
         return find_facts(self._chat.render, self._chat.directory)
+
+    def under(self, variables: Mapping[str, Any]) -> "RequestText":
+        """See protocol.ChatText."""
+        if variables == self._chat.variables:
+            return self
+        key = json.dumps(variables, sort_keys=True)
+        if key not in self._under:  # made twice at worst, and alike
+            self._under[key] = RequestText(self._chat.under(variables), plain=self._plain)
+        return self._under[key]
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
@@ -69,6 +80,10 @@ class RequestText:
             else:
                 plain.append(token)
         return "".join([*pieces, self._chat.decode(plain)])
+
+    def written(self, ids: Sequence[int]) -> str:
+        """See protocol.ChatText."""
+        return self._chat.written(ids)
 
     def first_ids(
         self, messages: Sequence[ChatMessage], tools: Sequence[ToolSpec]

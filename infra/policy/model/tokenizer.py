@@ -8,11 +8,14 @@ resumed on another day or host continues the same tokens.
 Imports transformers when made; used by the rollout activities.
 """
 
+import copy
+import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from infra.policy.model.model_files import check_tokenizer_files, read_tokenizer_class
@@ -45,10 +48,17 @@ def _tokenizer_class(directory: Path) -> Any:
 
 
 class ChatTokenizer:
-    def __init__(self, directory: Path, *, at: datetime | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        at: datetime | None = None,
+        variables: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         """`at`: what a template takes for now; of a campaign, when it was stored (default: when
-        this object is made). Raises ModelError when there is no tokenizer or no usable chat
-        template."""
+        this object is made). `variables`: those that the template is given each time. Raises
+        ModelError when there is no tokenizer or no usable chat template, or one that does not use
+        these variables."""
         check_tokenizer_files(directory)
         self.directory = directory
         self._date = directives(at or datetime.now(UTC))
@@ -78,6 +88,27 @@ class ChatTokenizer:
         self._special_texts = tuple(
             self._tokenizer.convert_ids_to_tokens(index) for index in self._special_ids
         )
+        self._use(variables)
+
+    def under(self, variables: Mapping[str, Any]) -> "ChatTokenizer":
+        """The same tokenizer with these variables. Raises ModelError."""
+        other = copy.copy(self)
+        other.__dict__.pop("closing_ids", None)
+        other._use(variables)
+        return other
+
+    def _use(self, variables: Mapping[str, Any]) -> None:
+        template = self._tokenizer.chat_template
+        texts = template.values() if isinstance(template, dict) else [template]
+        for name in variables:
+            # A name that stands nowhere in it is certainly not used: most likely it is misspelled.
+            if not any(re.search(rf"\b{re.escape(name)}\b", text) for text in texts):
+                raise ModelError(
+                    f"model directory {self.directory}: the chat template does not use {name!r}",
+                    remedy="correct the name in [policy.sampling] chat_template_kwargs, or leave "
+                    "it out",
+                )
+        self.variables = dict(variables)
         _ = self.closing_ids  # derived now, so that an unusable template shows at the start
 
     @property
@@ -131,6 +162,10 @@ class ChatTokenizer:
         """Text for people and for the action parser, without special tokens."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=True)
 
+    def written(self, ids: Sequence[int]) -> str:
+        """Text with special tokens, as engines look for stop strings in it."""
+        return self._tokenizer.decode(list(ids))
+
     def _after_reply(self, user_text: str) -> list[int]:
         def render(user: str) -> str:
             text = self.render([*BASE, {"role": "user", "content": user}])
@@ -166,6 +201,7 @@ class ChatTokenizer:
                 tokenize=False,
                 add_generation_prompt=True,
                 template_date=self._date,
+                **self.variables,
             )
         # A template that takes messages for others than they are breaks in Python's own words.
         except (TemplateError, TypeError, ValueError, LookupError, RecursionError) as error:

@@ -53,6 +53,8 @@ class RefusedRequest:
     """Requests of the same shape that it continues, and that the endpoint had answered."""
     max_context: int = 0
     """Most tokens of prompt and reply, as configured; 0: not known."""
+    sampling: tuple[str, ...] = ()
+    """Names of the fields of [policy.sampling] that it has."""
 
 
 _RATE = re.compile(

@@ -20,7 +20,7 @@ from pydantic import SecretStr
 
 from infra.policy.engines.balancer import Balancer
 from infra.policy.engines.wire import CONNECT_TIMEOUT_S
-from infra.policy.protocol import MalformedReply
+from infra.policy.protocol import WHOLE_DISTRIBUTION, MalformedReply
 from infra.policy.replies import chat_refusal, chat_reply
 from infra.policy.replies.chat_refusal import EndpointRefusalKind, RefusedRequest
 from infra.policy.replies.chat_reply import ChatReply
@@ -40,6 +40,7 @@ from infra.policy.replies.endpoint_errors import (
     of_all,
 )
 from mainspring.config.policy import PolicyConfig
+from mainspring.config.sampling import SamplingConfig
 from mainspring.errors import EngineError
 
 MAX_RETRY_AFTER_S = 3600.0
@@ -87,6 +88,7 @@ class OpenAIClient:
         tools: Sequence[Mapping[str, Any]] = (),
         seed: int | None = None,
         num_taken: int = 0,
+        sampling: SamplingConfig = WHOLE_DISTRIBUTION,
     ) -> ChatReply:
         """The reply of the first endpoint that gives one; `sticky` prefers the one that has the
         conversation cached; `num_taken`: requests of the same shape that this one continues.
@@ -94,11 +96,12 @@ class OpenAIClient:
         PolicyRefused."""
         body: dict[str, Any] = {"model": self._model, "messages": list(messages)}
         body["temperature"] = temperature
+        body |= sampling_fields(sampling)
         if tools:
             body["tools"] = list(tools)
         if seed is not None:
             body["seed"] = seed
-        request = RefusedRequest(num_taken, self._max_context)
+        request = RefusedRequest(num_taken, self._max_context, tuple(sampling.given))
         failures: list[NoReply] = []
         for endpoint in self._balancer.candidates(sticky):
             with self._balancer.sending(endpoint, sticky):
@@ -119,10 +122,12 @@ class OpenAIClient:
             "model": self._model,
             "messages": [{"role": "user", "content": "Reply with: ok"}],
             "temperature": policy.temperature,
+            **sampling_fields(policy.sampling),
         }
+        request = RefusedRequest(sampling=tuple(policy.sampling.given))
         for endpoint in policy.engines:
             try:
-                await self._ask(endpoint, body, policy.max_new_tokens, RefusedRequest())
+                await self._ask(endpoint, body, policy.max_new_tokens, request)
             except EndpointBusy as busy:
                 if busy.retry_after_s is not None:
                     continue  # it is there, and will have time
@@ -247,7 +252,7 @@ class OpenAIClient:
             case EndpointRefusalKind.FAILING:
                 return EndpointFailing(where)
             case EndpointRefusalKind.REQUEST:
-                remedy = "does the endpoint take these policy.temperature and max_new_tokens?"
+                remedy = _of_fields(request.sampling, chat_refusal.fields_in(answer.text))
                 if status in chat_refusal.OF_THE_REQUEST:
                     return RequestNotTaken(where, words, remedy=remedy)
                 return PolicyRefused(where, remedy=remedy)
@@ -257,6 +262,22 @@ class OpenAIClient:
 
     def _without_key(self, answer: httpx.Response) -> str:
         return answer.text.replace(self._key, "***") if self._key else answer.text
+
+
+def sampling_fields(sampling: SamplingConfig) -> dict[str, Any]:
+    """The fields that are set, by the names of the section: OpenAI's, and for what its API lacks
+    those that vLLM and SGLang take beside them."""
+    fields = sampling.given
+    return fields | ({"stop": list(sampling.stops)} if "stop" in fields else {})
+
+
+def _of_fields(sent: Sequence[str], refused: frozenset[str]) -> str:
+    """`sent`: of [policy.sampling]; `refused`: words that may be names of fields."""
+    fields = [f"policy.sampling.{name}" for name in sent]
+    if named := [f"policy.sampling.{name}" for name in sent if name in refused]:
+        return f"leave out {' and '.join(named)}: the endpoint does not take it"
+    asked = ", ".join(["policy.temperature", *fields])
+    return f"does the endpoint take these {asked} and max_new_tokens?"
 
 
 def _without(body: Mapping[str, Any], left_out: frozenset[str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from infra.policy.model.request_messages import call_as_text
 from infra.policy.protocol import (
     MIN_REPLY_TOKENS,
+    WHOLE_DISTRIBUTION,
     MadeReply,
     PromptTooLong,
     ReplyRequest,
@@ -23,6 +24,7 @@ from infra.policy.replies.endpoint_errors import PromptNotTaken, RequestNotTaken
 from infra.policy.replies.openai import OpenAIClient
 from infra.policy.replies.refusal_counts import token_counts
 from mainspring.config.policy import PolicyConfig
+from mainspring.config.sampling import SamplingConfig
 from mainspring.programs import estimate
 from mainspring.programs.matching import (
     SILENT,
@@ -74,6 +76,7 @@ class TextPolicy:
                 sticky=ask.rollout,
                 seed=ask.seed,
                 num_taken=0 if continued is None else 1,
+                sampling=ask.sampling,
             )
         except PromptNotTaken as refused:
             num_tokens, told_limit = token_counts(refused.said)
@@ -111,7 +114,10 @@ class TextPolicy:
         return call.parts
 
     async def count(
-        self, request: ModelRequest, stored: Callable[[], Awaitable[Sequence[StoredCall]]]
+        self,
+        request: ModelRequest,
+        stored: Callable[[], Awaitable[Sequence[StoredCall]]],
+        sampling: SamplingConfig = WHOLE_DISTRIBUTION,
     ) -> int:
         """Tokens that the endpoint counted of the history that the request continues; of the rest
         an estimate."""

@@ -9,14 +9,16 @@ Implements `protocol.Policy`.
 """
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from infra.policy.engines.partial import UnknownWeights
 from infra.policy.protocol import (
     MIN_REPLY_TOKENS,
+    WHOLE_DISTRIBUTION,
     ChatText,
     Completion,
     Engines,
@@ -28,6 +30,7 @@ from infra.policy.protocol import (
 )
 from infra.policy.weight_label import WeightLabel
 from mainspring.config.policy import PolicyConfig
+from mainspring.config.sampling import SamplingConfig
 from mainspring.programs.matching import (
     SILENT,
     Noise,
@@ -40,7 +43,7 @@ from mainspring.programs.parsing.stored import reply_of
 from mainspring.programs.reply import Reply
 from mainspring.programs.request import ChatMessage, ModelRequest, ToolSpec
 from mainspring.trajectories.tree import path_to
-from mainspring.trajectories.turns import Call
+from mainspring.trajectories.turns import Call, VersionSpan
 
 WeightsOf = Callable[[int | None], Awaitable[tuple[Path, WeightLabel]]]
 """A policy version of the campaign; the newest for None."""
@@ -101,7 +104,8 @@ class TokenPolicy:
         await self._engines.aclose()
 
     async def complete(self, ask: ReplyRequest) -> MadeReply:
-        prompt = await self._prompt(ask.request, ask.digests, ask.stored, below=ask.number)
+        text = self._text.under(ask.sampling.variables)
+        prompt = await self._prompt(text, ask.request, ask.digests, ask.stored, below=ask.number)
         room = self._config.max_context - prompt.num_tokens
         if room < MIN_REPLY_TOKENS:
             raise PromptTooLong(prompt.num_tokens, self._config.max_context)
@@ -114,8 +118,9 @@ class TokenPolicy:
             ask,
             prompt.ids,
             max_new_tokens=min(bounds),
-            stop_token_ids=self._text.stop_token_ids,
+            stop_token_ids=text.stop_token_ids,
         )
+        completion = _to_the_stop(completion, ask.sampling.stops, text)
         call = Call(
             number=ask.number,
             parent=prompt.path[-1].number if prompt.path else None,
@@ -124,7 +129,7 @@ class TokenPolicy:
             completion_ids=completion.output_ids,
             logprobs=completion.logprobs,
             spans=completion.spans,
-            text=self._text.decode(completion.output_ids, apart=ask.apart),
+            text=text.decode(completion.output_ids, apart=ask.apart),
             finish_reason=completion.finish_reason,
             latency_s=completion.latency_s,
         )
@@ -135,14 +140,18 @@ class TokenPolicy:
         return reply_of(call, request.tools, self._parser)
 
     async def count(
-        self, request: ModelRequest, stored: Callable[[], Awaitable[Sequence[StoredCall]]]
+        self,
+        request: ModelRequest,
+        stored: Callable[[], Awaitable[Sequence[StoredCall]]],
+        sampling: SamplingConfig = WHOLE_DISTRIBUTION,
     ) -> int:
-        calls = await stored()
+        text, calls = self._text.under(sampling.variables), await stored()
         below = max((stored_call.call.number for stored_call in calls), default=-1) + 1
-        return (await self._prompt(request, None, calls, below=below)).num_tokens
+        return (await self._prompt(text, request, None, calls, below=below)).num_tokens
 
     async def _prompt(
         self,
+        text: ChatText,
         request: ModelRequest,
         digests: Sequence[str] | None,
         stored: Sequence[StoredCall],
@@ -154,15 +163,15 @@ class TokenPolicy:
             digests = digests or chain(request, self._noise)
             continued = continued_call(request, digests, stored, below)
             if continued is None:
-                first = partial(self._text.first_ids, request.messages, request.tools)
+                first = partial(text.first_ids, request.messages, request.tools)
                 return Prompt(
                     (), await _rendered(first, request.messages, request.tools), digests[-1]
                 )
             place, parent = continued
             last = parent.completion_ids[-1:]
-            closed = bool(last) and last[0] in self._text.stop_token_ids
+            closed = bool(last) and last[0] in text.stop_token_ids
             new = request.messages[place + 1 :]
-            new_ids = await _rendered(partial(self._text.next_ids, new, closed=closed), new)
+            new_ids = await _rendered(partial(text.next_ids, new, closed=closed), new)
         except RecursionError as error:
             raise RequestRefused(
                 "the request's schemas or arguments are nested too deeply",
@@ -199,6 +208,7 @@ async def _sample(
         temperature=ask.temperature,
         stop_token_ids=stop_token_ids,
         seed=ask.seed,
+        sampling=ask.sampling,
     )
     begun, num_closed = ask.begun, ask.num_closed
     fit = ask.versions.of_earlier_tokens
@@ -220,3 +230,25 @@ async def _sample(
             begun, num_closed = stale.begun or begun, max(num_closed, stale.num_closed)
             weights, label = await weights_of(ask.versions.at_least if ask.versions.only else None)
             await engines.reconcile(stale.engine, weights, label)
+
+
+def _to_the_stop(completion: Completion, stops: Sequence[str], text: ChatText) -> Completion:
+    """The tokens up to the one that completed a stop string, as served. An engine looks for the
+    strings in the tokens of one request: of a reply that was continued after a cut it sees no
+    string that began before."""
+
+    def has_one(number: int) -> bool:
+        written = text.written(completion.output_ids[:number])
+        return any(stop in written for stop in stops)
+
+    if not stops or not has_one(len(completion.output_ids)):
+        return completion
+    end = bisect_left(range(len(completion.output_ids)), True, key=has_one)
+    spans = (VersionSpan(s.version, s.start, min(s.end, end)) for s in completion.spans)
+    return replace(
+        completion,
+        output_ids=completion.output_ids[:end],
+        logprobs=completion.logprobs[:end],
+        spans=tuple(span for span in spans if span.start < end),
+        finish_reason="stop",
+    )

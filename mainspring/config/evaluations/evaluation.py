@@ -1,15 +1,25 @@
 """An evaluation: the run that measures a policy or an endpoint on a slice of a task set, its file,
 and when a campaign measures its own policy."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from mainspring.config.evaluations.task_slice import TaskSlice
 from mainspring.config.run import RunConfig
+from mainspring.config.sampling import SamplingConfig
 from mainspring.config.section import CONCURRENCY, MANY, Section, Switch, Within
-from mainspring.config.task_slice import TaskSlice
 from mainspring.config.trainer import TrainerConfig
 from mainspring.status import CampaignKind
+
+
+class EvalSampling(SamplingConfig):
+    """How a campaign samples one split, by the split's name, as in [evaluation.sampling.heldout].
+    What is unset is that of [policy.sampling]. A file for `mainspring eval run` has its own
+    [policy.sampling], and this section is no part of it."""
+
+    temperature: Annotated[float | None, Within()] = Field(default=None, ge=0, le=2)
+    """Temperature of the sampled evaluations of the split; greedy ones have 0. Unset: 1."""
 
 
 class EvalSchedule(Section):
@@ -25,6 +35,26 @@ class EvalSchedule(Section):
     """Number of tasks, from the start of the split, in a greedy evaluation. Unset: all."""
     concurrency: Annotated[int, Within(le=MANY)] = Field(default=CONCURRENCY, ge=1)
     """Number of rollouts of one evaluation that run at once."""
+    sampling: dict[str, EvalSampling] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _sampling_is_of_its_splits(self) -> Self:
+        if unknown := sorted(self.sampling.keys() - set(self.splits)):
+            raise ValueError(
+                f"sampling.{unknown[0]} is of no split that is measured: add it to splits, or name "
+                f"one of {list(self.splits)}"
+            )
+        return self
+
+    def sampling_of(self, split: str, of_policy: SamplingConfig) -> SamplingConfig:
+        """Sampling of the split, where [policy.sampling] is `of_policy`."""
+        own = self.sampling.get(split)
+        return of_policy if own is None else own.over(of_policy)
+
+    def temperature_of(self, split: str, *, greedy: bool) -> float:
+        own = self.sampling.get(split)
+        sampled = 1.0 if own is None or own.temperature is None else own.temperature
+        return 0.0 if greedy else sampled
 
 
 class EvaluationConfig(TaskSlice, RunConfig):

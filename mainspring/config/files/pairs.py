@@ -68,6 +68,7 @@ REFUSED: tuple[Pair, ...] = (
         ),
         lambda c: c.policy.temperature == 0,
     ),
+    Pair(lambda c: c.policy.sampling.not_trained(), lambda c: c.policy.sampling.not_trained()),
     Pair(
         lambda c: (
             f"trainer.max_token_staleness = {c.trainer.max_token_staleness} is below "
@@ -383,6 +384,9 @@ def _policy_steps(config: Together) -> int:
 
 def _idle(config: Together) -> Iterator[str]:
     """Things that are given twice or counted for nothing."""
+    for split, sampling in config.evaluation.sampling.items():
+        if idle := sampling.idle_at(sampling.temperature):
+            yield f"evaluation.sampling.{split}.{idle}"
     for part in config.reward.parts:
         if not part.weight and any(other.weight for other in config.reward.parts):
             yield f'reward.parts "{part.name}" has the weight 0: it is computed and not counted'

@@ -184,7 +184,7 @@ async def test_bounds_of_a_reply(text: RequestText) -> None:
     assert full.value.max_tokens == 64 and full.value.num_tokens > 64
     assert "0 of 64 tokens are left" in str(full.value)
     request = ModelRequest(dialect=Dialect.CHAT, model="", messages=(user("x"),))
-    prompt = await rollout.policy._prompt(request, None, [], below=9)
+    prompt = await rollout.policy._prompt(text, request, None, [], below=9)
     assert prompt.num_tokens == len(prompt.ids) == len(cut.call.prompt_ids)
 
 

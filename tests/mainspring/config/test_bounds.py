@@ -34,6 +34,9 @@ MAY_BE_NEGATIVE = {
     ("AlgorithmConfig", "keep_reward"),
     ("RewardPart", "weight"),
     ("RewardPart", "options"),
+    ("SamplingConfig", "top_k"),
+    ("SamplingConfig", "presence_penalty"),
+    ("SamplingConfig", "frequency_penalty"),
     ("SftSource", "min_reward"),
 }
 OWN = {("AgentConfig", "options")}

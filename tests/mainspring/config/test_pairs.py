@@ -18,6 +18,7 @@ OUTCOME = {"name": "outcome"}
 REFUSED_INPUTS: list[tuple[dict[str, Any], str]] = [
     ({"policy": {"temperature": 0}}, "policy.temperature = 0 makes all rollouts"),
     ({"policy": {"temperature": -0.0}}, "policy.temperature = 0"),
+    ({"policy": {"sampling": {"top_p": 0.9}}}, "policy.sampling.top_p = 0.9: the log-probs"),
     (
         {"trainer": {"max_staleness": 2, "max_token_staleness": 0}},
         "max_token_staleness = 0 is below",
@@ -82,6 +83,10 @@ WARNED_INPUTS: list[tuple[dict[str, Any], str]] = [
     ({"reward": {"parts": [OUTCOME, {"name": "format", "weight": 0}]}}, "not counted"),
     ({"policy": {"engines": ["http://a:1", "http://a:1/"]}}, "more than once"),
     ({"evaluation": {"splits": ["heldout", "heldout"]}}, "more than once"),
+    (
+        {"evaluation": {"sampling": {"heldout": {"top_k": 5, "temperature": 0}}}},
+        "evaluation.sampling.heldout.top_k does nothing",
+    ),
 ]
 LEFTOVERS: list[tuple[dict[str, Any], str]] = [
     ({"trainer": {"kl": {"estimator": "k2"}}}, "trainer.kl.estimator"),
