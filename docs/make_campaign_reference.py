@@ -27,7 +27,7 @@ SFT_PAGE = Path(__file__).parent / "supervised-file.md"
 T = TypeVar("T")
 
 _OPTIONAL = "Optional: without this section it does not happen."
-_NAMED_BY = {"evaluation.sampling": "SPLIT"}
+_NAMED_BY = {"agents": "NAME", "evaluation.sampling": "SPLIT"}
 """Word for the name of each table of a section that has several."""
 _SYMBOLS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 _SYMBOLS |= {"min_length": "length >=", "max_length": "length <="}
@@ -117,7 +117,7 @@ def _sections(path: str, title: str, model: type[BaseModel], note: str = "") -> 
         if base is not BaseModel
         for name, text in docstrings(base).items()
     }
-    rows, nested, enums = [], [], []
+    rows, nested, enums, as_that = [], [], [], []
     for name, field in model.model_fields.items():
         if field.exclude:
             continue  # given by the command
@@ -132,6 +132,9 @@ def _sections(path: str, title: str, model: type[BaseModel], note: str = "") -> 
             continue
         if entry := _of_type(_value(field.annotation), BaseModel):
             of_one = f"{inside}.{_NAMED_BY[inside]}"
+            if any(other.annotation is entry for other in model.model_fields.values()):
+                as_that.append(f"## `[{of_one}]`\n\n{meaning}\n")  # its table is there already
+                continue
             about = f"One such table for each {_NAMED_BY[inside]} that needs it."
             nested.append((of_one, f"`[{of_one}]`", entry, about))
             continue
@@ -162,6 +165,7 @@ def _sections(path: str, title: str, model: type[BaseModel], note: str = "") -> 
         yield "\n".join(f'- `"{word}"`: {meanings.get(word.name, "")}' for word in words) + "\n"
     for inside in nested:
         yield from _sections(*inside)
+    yield from as_that
 
 
 def docstrings(cls: type) -> dict[str, str]:
