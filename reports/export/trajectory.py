@@ -124,6 +124,8 @@ class Trajectory:
         last = branch[-1]
         if last.number in self.requests:
             request = self.requests[last.number].request
+        elif last.rewritten is not None:
+            request = last.rewritten
         else:
             request = self._request_after(self.replies.index(last))
         return [*map(_message, request.messages), _reply(last)]

@@ -7,7 +7,7 @@ import pytest
 from cluster import Cluster
 from scripted import SUBMIT, bash
 
-from infra.db.rollouts import rollouts, turns
+from infra.db.rollouts import groups, rollouts, turns
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from mainspring.agents.asking import next_request
@@ -17,6 +17,7 @@ from mainspring.ids import RolloutId
 from mainspring.status import StopReason
 from mainspring.trajectories.samples import samples_of
 from mainspring.trajectories.tree import path_to
+from reports.export.trajectory import Attempt, Trajectory
 
 CONTEXT = 16_000
 """Tokens, which are characters here; a reply may have a quarter of them."""
@@ -76,6 +77,21 @@ async def check_asked_again(cluster: Cluster, rollout: RolloutId) -> None:
         assert known == next_request(agent, task, done)
         if (rewritten := calls[number].rewritten) is not None:
             known = known.rewritten(rewritten)
+    trajectory = Trajectory(
+        attempt=Attempt(record, await groups.get(cluster.db, record.group), 0, 0, 0),
+        config=config,
+        task=task,
+        patch=b"",
+        report=None,
+        grade_output=None,
+        replies=calls,
+        executions=executions,
+    )
+    for branch in trajectory.branches:
+        *messages, reply = trajectory.messages_of(branch)
+        assert reply["content"] == branch[-1].text
+        if (rewritten := branch[-1].rewritten) is not None:
+            assert [m["content"] for m in messages] == [m.text for m in rewritten.messages]
 
 
 @pytest.mark.parametrize("turns_per_activity", [1, 3])
