@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.sft import SftFile
-from mainspring.config.task_slice import TaskSlice
+from mainspring.config.evaluations.task_slice import TaskSlice
 
 PAGE = Path(__file__).parent / "campaign.md"
 SFT_PAGE = Path(__file__).parent / "supervised-file.md"

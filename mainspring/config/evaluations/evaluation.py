@@ -7,7 +7,7 @@ from pydantic import Field
 
 from mainspring.config.run import RunConfig
 from mainspring.config.section import CONCURRENCY, MANY, Section, Switch, Within
-from mainspring.config.task_slice import TaskSlice
+from mainspring.config.evaluations.task_slice import TaskSlice
 from mainspring.config.trainer import TrainerConfig
 from mainspring.status import CampaignKind
 

@@ -37,7 +37,7 @@ def load_campaign(path: Path, tell: Callable[[str], None] | None = None) -> Camp
     """Read a campaign file. What an earlier version called otherwise is read under its new name,
     and told; without `tell` it is a mistake. Raises ConfigError naming the file and each wrong
     field."""
-    raw, notes = renamed(with_model_path(read_toml(path), path))
+    raw, notes = renamed(read_run_toml(path))
     lines = [f"{path}: {note}" for note in notes]
     if lines and tell is None:
         raise ConfigError("\n".join(lines), remedy="write the new name into the file")
@@ -61,6 +61,37 @@ def load_sft(path: Path) -> SftConfig:
         for source in config.data.sources
     )
     return config.model_copy(update={"data": config.data.model_copy(update={"sources": sources})})
+
+
+def read_run_toml(path: Path) -> dict[str, Any]:
+    """A campaign's or an evaluation's file, with what it names by paths: the model's directory is
+    absolute, and the prompts of judges are read. Raises ConfigError."""
+    return _with_prompts(with_model_path(read_toml(path), path), path)
+
+
+def _with_prompts(raw: dict[str, Any], file: Path) -> dict[str, Any]:
+    """A stored judge depends on no file. Raises ConfigError."""
+    judges = raw.get("judges")
+    if not isinstance(judges, dict):
+        return raw
+    return raw | {"judges": {name: _with_prompt(judges[name], name, file) for name in judges}}
+
+
+def _with_prompt(judge: Any, name: str, file: Path) -> Any:
+    given = judge.get("prompt_file") if isinstance(judge, dict) else None
+    if not isinstance(given, str) or "prompt" in judge:
+        return judge
+    where = f"{file}: judges.{name}.prompt_file: {given}"
+    try:
+        text = (file.absolute().parent / given).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigError(
+            f"{where} cannot be read: {error.strerror}",
+            remedy="give its path, absolute or relative to the campaign file",
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{where} is no UTF-8 text", remedy="save it as UTF-8") from None
+    return {key: value for key, value in judge.items() if key != "prompt_file"} | {"prompt": text}
 
 
 def read_toml(path: Path) -> dict[str, Any]:
