@@ -18,8 +18,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.sft import SftFile
 from mainspring.config.evaluations.task_slice import TaskSlice
+from mainspring.config.sft import SftFile
 
 PAGE = Path(__file__).parent / "campaign.md"
 SFT_PAGE = Path(__file__).parent / "supervised-file.md"

@@ -7,16 +7,15 @@ tried with sample values before a run is stored. Imported by `judges` and the ac
 """
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from jinja2 import StrictUndefined, Template, TemplateSyntaxError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from mainspring.config.judges import Judged, JudgeConfig, VoteForm
+from mainspring.config.judges import JudgeConfig, Judged, VoteForm
 from mainspring.errors import ConfigError
+from mainspring.rewards.shown import ShownCommand, ShownRecord, ShownTurn
 
 _ENVIRONMENT = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False)
 
@@ -101,36 +100,6 @@ Think first, briefly. {{ answer }}
 )
 DEFAULTS = {Judged.TURNS: _OF_TURN, Judged.ROLLOUT: _OF_ROLLOUT}
 """Prompts where a judge has none of its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShownCommand:
-    command: str
-    returncode: int | None
-    """None: a program ran it, which reports in words."""
-    output: str
-    timed_out: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ShownTurn:
-    number: int
-    """From 1."""
-    reply: str
-    commands: tuple[ShownCommand, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ShownRecord:
-    """What is known of a rollout, or up to one of its turns."""
-
-    issue: str
-    turns: Sequence[ShownTurn]
-    """For a judgement of a turn, that turn is the last one."""
-    num_skipped: int = 0
-    """Turns before these, which are not shown."""
-    patch: str = ""
-    """Of a rollout."""
 
 
 def cut(text: str, chars: int) -> str:
@@ -236,9 +205,7 @@ def _within(turns: list[dict[str, Any]], chars: int) -> list[dict[str, Any]]:
     return _with_gap(turns[:first] + turns[last:], first, last - first)
 
 
-def _with_gap(
-    turns: list[dict[str, Any]], place: int, num_skipped: int
-) -> list[dict[str, Any]]:
+def _with_gap(turns: list[dict[str, Any]], place: int, num_skipped: int) -> list[dict[str, Any]]:
     return [
         turn | {"num_skipped": num_skipped} if index == place else turn
         for index, turn in enumerate(turns)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mainspring.config.judges import Judged, JudgeConfig, VoteForm
+from mainspring.config.judges import JudgeConfig, Judged, VoteForm
 
 READ_CHARS = 200_000
 """Characters read of a reply, from its end."""

@@ -86,6 +86,7 @@ class OpenAIClient:
         sticky: str,
         tools: Sequence[Mapping[str, Any]] = (),
         seed: int | None = None,
+        top_p: float | None = None,
         num_taken: int = 0,
     ) -> ChatReply:
         """The reply of the first endpoint that gives one; `sticky` prefers the one that has the
@@ -98,6 +99,8 @@ class OpenAIClient:
             body["tools"] = list(tools)
         if seed is not None:
             body["seed"] = seed
+        if top_p is not None:
+            body["top_p"] = top_p
         request = RefusedRequest(num_taken, self._max_context)
         failures: list[NoReply] = []
         for endpoint in self._balancer.candidates(sticky):

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from mainspring.config.evaluations.task_slice import TaskSlice
 from mainspring.config.run import RunConfig
 from mainspring.config.section import CONCURRENCY, MANY, Section, Switch, Within
-from mainspring.config.evaluations.task_slice import TaskSlice
 from mainspring.config.trainer import TrainerConfig
 from mainspring.status import CampaignKind
 

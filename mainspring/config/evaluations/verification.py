@@ -4,9 +4,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from mainspring.config.evaluations.task_slice import TaskSlice
 from mainspring.config.run import RunConfig
 from mainspring.config.section import CONCURRENCY, MANY, Within
-from mainspring.config.evaluations.task_slice import TaskSlice
 from mainspring.integrity.exploits import check_exploits
 from mainspring.status import CampaignKind, Player
 

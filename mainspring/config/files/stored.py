@@ -7,9 +7,9 @@ Raises pydantic's ValidationError for what cannot be translated.
 from typing import Any
 
 from mainspring.config.any_run import AnyRun, read_run
+from mainspring.config.evaluations.task_slice import TaskSlice
 from mainspring.config.files.renamed import renamed
 from mainspring.config.section import BUNDLED
-from mainspring.config.evaluations.task_slice import TaskSlice
 from mainspring.config.training.parallel import PLAIN, Device
 from mainspring.status import CampaignKind
 
