@@ -37,6 +37,8 @@ from mainspring.rewards.votes import Judgement, Vote, score_of, vote_of
 from mainspring.words.causes import shortened
 from mainspring.words.plain_text import plain
 
+MAX_WAIT_S = 60.0
+"""Longer waits that an endpoint asks for are cut to this: a rollout's end waits for them."""
 REASON_CHARS = 500
 """Characters stored of why a judgement is missing."""
 TOLD_CHARS = 200
@@ -188,7 +190,8 @@ def _given_up(asked: _Asked, failing: list[JudgeFailing], beat: Beat) -> str:
     """Why no vote is asked for again. Raises the failure while one is."""
     worst = next((each for each in failing if not isinstance(each, JudgeBusy)), failing[0])
     waits = [each.retry_after_s for each in failing if each.retry_after_s is not None]
-    worst.retry_after_s = max(waits, default=None)
+    wait_s = max(waits, default=None)
+    worst.retry_after_s = None if wait_s is None else min(wait_s, MAX_WAIT_S)
     if isinstance(worst, JudgeBusy):
         raise worst
     earlier = beat.earlier("failed")

@@ -8,11 +8,16 @@ number. Imported by the activities that ask and that score.
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mainspring.config.judges import JudgeConfig, Judged, VoteForm
+from mainspring.words.causes import shortened
+from mainspring.words.plain_text import plain
 
+NUM_RECENT = 20
+"""Judgements whose votes cannot be read, after which people are told."""
+EXAMPLE_CHARS = 200
 READ_CHARS = 200_000
 """Characters read of a reply, from its end."""
 MAX_OBJECTS = 1000
@@ -42,6 +47,16 @@ class Judgement:
     num_valid: int
     missing: str | None = None
     """Why votes are missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecentJudgements:
+    """The newest judgements of one judge in one campaign, newest first."""
+
+    judge: str
+    judgements: tuple[Judgement, ...]
+    example: str | None
+    """The reply of its newest vote."""
 
 
 def vote_of(judge: JudgeConfig, reply: str) -> float | None:
@@ -80,6 +95,25 @@ def values_of(judgements: Sequence[Judgement]) -> Mapping[tuple[str, Judged], fl
         part: math.fsum(scores) / len(scores) if scores else None
         for part, scores in by_part.items()
     }
+
+
+def warnings_of(recent: RecentJudgements) -> Iterator[str]:
+    """Sentences for people: votes that are never read, and judgements that are missing."""
+    judge, found = recent.judge, recent.judgements
+    given = [judgement for judgement in found if judgement.num_votes]
+    if len(given) >= NUM_RECENT and not any(judgement.num_valid for judgement in given):
+        example = shortened(" ".join(plain(recent.example or "").split()), EXAMPLE_CHARS)
+        yield (
+            f"judge {judge}: no vote of its newest {len(given)} judgements can be read: correct "
+            f"judges.{judge}.vote, or tell the form in its prompt; it wrote: "
+            f"{example or '(nothing)'}"
+        )
+    missing = [judgement for judgement in found if judgement.score is None]
+    if missing:
+        yield (
+            f"judge {judge}: {len(missing)} of its newest {len(found)} judgements are missing: "
+            f"{missing[0].missing}"
+        )
 
 
 def _bounded(judge: JudgeConfig, number: float | None) -> float | None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import bindparam, func, select
 
 from infra.db.database import Database
 from infra.db.fence import fenced_insert, refuse_finished, refuse_older
@@ -17,7 +17,7 @@ from infra.db.tables.judgement_rows import JudgementRow, JudgeVoteRow
 from infra.db.tables.models import RolloutRow
 from mainspring.config.judges import Judged
 from mainspring.ids import CampaignId, RolloutId
-from mainspring.rewards.votes import Judgement, Vote
+from mainspring.rewards.votes import Judgement, RecentJudgements, Vote
 
 _ROW, _VOTE = JudgementRow, JudgeVoteRow
 _KEY = ("rollout_id", "epoch", "judge", "of", "call")
@@ -60,16 +60,6 @@ class Question:
 class JudgementRecord:
     judgement: Judgement
     votes: tuple[Vote, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RecentJudgements:
-    """The newest judgements of one judge in one campaign, newest first."""
-
-    judge: str
-    judgements: tuple[Judgement, ...]
-    example: str | None
-    """The reply of its newest vote."""
 
 
 async def put_vote(db: Database, question: Question, number: int, vote: Vote) -> None:
@@ -172,3 +162,20 @@ async def recent(db: Database, campaign: CampaignId, judge: str, limit: int) -> 
             votes_given = (await connection.execute(_VOTES, question.row)).all()
             example = votes_given[0].text if votes_given else None
     return RecentJudgements(judge, tuple(Judgement(*row[:num]) for row in rows), example)
+
+
+async def missing(db: Database, campaign: CampaignId) -> dict[str, tuple[int, int]]:
+    """How many judgements of each judge are missing, and of how many; without those that lack
+    none."""
+    lacks = func.count().filter(_ROW.score.is_(None))
+    statement = (
+        select(_ROW.judge, lacks, func.count())
+        .join(RolloutRow, (RolloutRow.id == _ROW.rollout_id) & (RolloutRow.epoch == _ROW.epoch))
+        .where(RolloutRow.campaign_id == campaign)
+        .group_by(_ROW.judge)
+        .having(lacks > 0)
+        .order_by(_ROW.judge)
+    )
+    async with db.statement() as connection:
+        rows = await connection.execute(statement)
+        return {judge: (num_missing, num) for judge, num_missing, num in rows}
