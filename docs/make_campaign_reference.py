@@ -127,6 +127,10 @@ def _sections(path: str, title: str, model: type[BaseModel], note: str = "") -> 
             about = f"{meaning} One such table for each{unset}."
             nested.append((inside, f"`[[{inside}]]`", entry, about))
             continue
+        if section := _of_type(_value_of(field.annotation), BaseModel):
+            about = f"{meaning} One such section for each."
+            nested.append((f"{inside}.NAME", f"`[{inside}.NAME]`", section, about))
+            continue
         if words := _of_type(field.annotation, StrEnum):
             enums.append((name, "is one of", words))
         elif words := _of_type(_element(field.annotation), StrEnum):
@@ -189,6 +193,12 @@ def _element(annotation: object) -> object:
     arguments = typing.get_args(annotation)
     of_any_length = typing.get_origin(annotation) is tuple and arguments[-1] is Ellipsis
     return arguments[0] if of_any_length else None
+
+
+def _value_of(annotation: object) -> object:
+    """Type of a table's values; None for everything else."""
+    is_table = typing.get_origin(annotation) is dict
+    return typing.get_args(annotation)[1] if is_table else None
 
 
 def _type(annotation: object) -> str:

@@ -11,7 +11,6 @@ from typing import Annotated, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from mainspring.config.policy import url_fault
-from mainspring.config.registry import is_path
 from mainspring.config.section import MANY_TOKENS, STORED, YEAR_S, Section, Switch, Within
 
 ENDPOINT = "openai"
@@ -112,11 +111,6 @@ class JudgeConfig(Section):
             for name, value in (("url", self.url), ("model", self.model)):
                 if not value:
                     raise ValueError(f'{name} is missing: kind = "{ENDPOINT}" asks an endpoint')
-        elif not is_path(self.kind):
-            raise ValueError(
-                f'kind = {self.kind!r} is no judge: write "{ENDPOINT}", or your own as '
-                '"package.module:Class"'
-            )
         return self
 
     @model_validator(mode="after")

@@ -21,6 +21,7 @@ CONFIG = CampaignConfig.model_validate(
         "name": "own",
         "agent": {"kind": "own:Agent", "tool_parser": "own:parse"},
         "reward": {"parts": [{"name": "outcome"}, {"name": "own:reward"}]},
+        "judges": {"own": {"kind": "own:Judge"}},
         "environments": {"game": "own:Environment"},
         "sandbox": {"backend": "own:Backend"},
         "curriculum": {"kind": "own:curriculum"},

@@ -170,7 +170,6 @@ ONE_JUDGE = {"url": "http://judge:1/v1", "model": "m"}
         ({"model": ""}, {}, "model is missing"),
         ({"temprature": 1}, {}, "no such field; did you mean temperature"),
         ({}, {"options": {"x": 1}}, "takes no options"),
-        ({"kind": "anthropic"}, {}, "is no judge"),
     ],
 )
 def test_a_judge_that_cannot_be_asked_is_refused(
@@ -183,6 +182,8 @@ def test_a_judge_that_cannot_be_asked_is_refused(
 def test_parts_are_named_once_and_unused_judges_are_told() -> None:
     with pytest.raises(UsageError, match="named twice"):
         check_named(campaign(part(), part()))
+    with pytest.raises(UsageError, match="no judge is called 'anthropic'"):
+        check_named(campaign(part(), judges={"q": ONE_JUDGE | {"kind": "anthropic"}}))
     with pytest.raises(ConfigError, match="is no name of a judge"):
         campaign({"name": "outcome"}, judges={"a b": ONE_JUDGE})
     with pytest.raises(ConfigError, match='belong to name = "judge"'):
