@@ -89,15 +89,15 @@ class JudgeActivities:
         )
         failing: list[JudgeFailing] = []
         refused: list[JudgeRefused] = []
-        for number, answer in zip(wanted, answers, strict=True):
-            if isinstance(answer, Vote):
-                given[number] = answer
-            elif isinstance(answer, JudgeFailing):
+        for answer in answers:
+            if isinstance(answer, JudgeFailing):
                 failing.append(answer)
             elif isinstance(answer, JudgeRefused):
                 refused.append(answer)
-            else:
+            elif isinstance(answer, BaseException):
                 raise answer
+        if wanted:  # another attempt may have stored votes before this one did
+            given = await judgements.votes(self._db, asked.question)
         beat.show(f"judge {asked.question.judge}: {len(given)} of {asked.config.votes} votes")
         missing = refused[0].message if refused else None
         if failing and not refused:
@@ -106,7 +106,7 @@ class JudgeActivities:
             asked.question, digest_of(asked.prompt), asked.config.votes, given, missing
         )
 
-    async def _vote(self, asked: _Asked, number: int) -> Vote:
+    async def _vote(self, asked: _Asked, number: int) -> None:
         """Ask for one vote and store it. Raises JudgeFailing, JudgeRefused, and what the store
         raises."""
         config, question = asked.config, asked.question
@@ -130,7 +130,6 @@ class JudgeActivities:
             )
         vote = Vote(text, vote_of(config, text))
         await judgements.put_vote(self._db, question, number, vote)
-        return vote
 
     async def _settle(
         self,

@@ -61,8 +61,8 @@ class Judging:
         """Give up those under way. None is waited for: what they would still write is refused when
         the rollout has ended."""
         for task in self._under_way:
-            if not task.cancel() and not task.cancelled():
-                task.exception()  # it was seen, or counts no more
+            task.cancel()
+            task.add_done_callback(_forget)
         self._under_way = []
 
     def _ask(self, of: Judged, call: int, what: str) -> None:
@@ -89,3 +89,9 @@ class Judging:
             f"{FaultKind.JUDGE_MISSING.value}: judge {plan.judge} gave no vote on {what}: "
             f"{result.missing}"
         )
+
+
+def _forget(task: asyncio.Task[str | None]) -> None:
+    """A failure of what was given up is told to nobody, and asyncio would log it as lost."""
+    if not task.cancelled():
+        task.exception()

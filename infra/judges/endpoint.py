@@ -38,7 +38,6 @@ class EndpointJudge:
                 model=config.model,
                 engines=(config.url,),
                 temperature=config.temperature,
-                max_new_tokens=config.max_new_tokens,
                 max_context=MANY_TOKENS,
                 request_timeout_s=config.request_timeout_s,
             ),

@@ -1,13 +1,24 @@
 """Judges over real HTTP, Temporal, Postgres and bubblewrap; policy and endpoint are scripted."""
 
 import asyncio
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster import Cluster
-from program_cluster import ProgramCluster, calling, own_program
+from judged_rollouts import (
+    BAD,
+    BOTH,
+    FIX,
+    GOOD,
+    begin,
+    config_of,
+    judge_endpoint,
+    judged,
+    prompt,
+    says,
+)
 from scripted import SUBMIT, bash
 from temporalio.client import WorkflowFailureError
 from temporalio.contrib.pydantic import pydantic_data_converter
@@ -15,77 +26,25 @@ from temporalio.exceptions import CancelledError
 from temporalio.worker import Replayer
 
 from cli.operations.checks.named_parts import check_named
-from cli.rollout.rollout_screen import print_one
-from infra.db.rollouts import judgements, rollouts
-from infra.db.rollouts.judgements import JudgementRecord
-from mainspring.config.agent import AgentConfig
-from mainspring.config.campaign import CampaignConfig
-from mainspring.config.reward import RewardConfig
-from mainspring.errors import UsageError
-from mainspring.ids import RolloutId, TaskId
+from infra.db.rollouts import judgements, rollouts, turns
+from infra.sandbox.protocol import BackendUnavailable
+from mainspring.config.judges import JudgeConfig
+from mainspring.ids import RolloutId, SandboxId
 from mainspring.rewards.votes import NUM_RECENT
 from mainspring.status import StopReason, Verdict
-from mainspring.tasks.swe_task import SweTask
+from mainspring.tasks.sandbox_choice import BWRAP
 from reports import one_rollout
 from reports.collect import collect
-from tests.chat_endpoint import Endpoint, Messages, chat_endpoint
+from tests.chat_endpoint import Endpoint, Messages
 from tests.sandboxed import SANDBOXED
 from tests.waiting import until
 from workflows.rollout import RolloutWorkflow
 
-FIX = bash("sed -i 's/a - b/a + b/' calc.py")
-GOOD, BAD = r"It helps. \boxed{1}", r"It does not help. \boxed{-1}"
-BOTH = ({"name": "outcome"}, {"name": "judge", "judge": "quality", "of": "turns", "weight": 0.5})
-
 
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
-    with chat_endpoint() as endpoint:
-        endpoint.reply = lambda messages: GOOD
+    with judge_endpoint() as endpoint:
         yield endpoint
-
-
-def config_of(
-    endpoint: Endpoint, parts: tuple[dict[str, Any], ...] = BOTH, *, together: int = 1, **judge: Any
-) -> CampaignConfig:
-    return CampaignConfig.model_validate(
-        {
-            "name": f"t-{uuid.uuid4().hex[:8]}",
-            "agent": {"step_limit": 8, "max_format_errors": 2, "command_timeout_s": 60.0},
-            "policy": {"model": "scripted", "max_context": 100_000, "max_new_tokens": 25_000},
-            "rollout": {"turns_per_activity": together},
-            "trainer": {"device": "cpu"},
-            "judges": {"quality": {"url": endpoint.url, "model": "m1", "retries": 2} | judge},
-            "reward": {"parts": list(parts)},
-        }
-    )
-
-
-async def begin(cluster: Cluster, config: CampaignConfig) -> tuple[RolloutId, Any]:
-    task = SweTask(
-        id=TaskId(config.name),
-        source="tests",
-        split="train",
-        issue="add subtracts",
-        files={"calc.py": "def add(a, b):\n    return a - b\n"},
-        tests={"hidden_test.py": "from calc import add\nassert add(2, 3) == 5\n"},
-        test_command="python3 hidden_test.py",
-    )
-    campaign, group, [rollout] = await cluster.store(config, task)
-    return rollout, await cluster.start(rollout, campaign, group)
-
-
-def says(*replies: str) -> Callable[[str, int], str]:
-    return lambda rollout, turn: replies[turn]
-
-
-async def judged(cluster: Cluster, rollout: RolloutId, epoch: int = 0) -> list[JudgementRecord]:
-    return await judgements.of_rollout(cluster.db, rollout, epoch)
-
-
-def prompt(messages: Messages) -> str:
-    [message] = messages
-    return message["content"]
 
 
 @pytest.mark.parametrize("together", [1, 5])
@@ -356,27 +315,54 @@ async def test_a_form_that_is_never_met_is_named_with_an_example(
     assert (judgement["score"], judgement["votes"]) == (0.0, [None])
 
 
-async def test_a_program_is_judged_as_a_whole(
-    programs: ProgramCluster, endpoint: Endpoint, capsys: pytest.CaptureFixture[str]
-) -> None:
-    programs.engine.say = lambda prompt, turn: [
-        calling("cat calc.py"),
-        calling("sed -i 's/a - b/a + b/' calc.py"),
-        "It is fixed.",
-    ][turn]
-    parts = ({"name": "outcome"}, {"name": "judge", "judge": "quality", "of": "rollout"})
-    config = config_of(endpoint, parts, votes=1)
-    agent = AgentConfig.model_validate({"step_limit": 8, **own_program()})
-    config = config.model_copy(update={"agent": agent})
-    rollout, handle = await begin(programs.workers, config)
-    result = await handle.result()
-    assert (result.stop_reason, result.reward) == (StopReason.EXITED, 2.0)
-    shown = prompt(endpoint.asked[0]["messages"])
-    for part in ("cat calc.py", "return a - b", "It is fixed.", "+    return a + b"):
-        assert part in shown
-    print_one(await one_rollout.read(programs.workers.db, rollout), only_turn=None)
-    assert "judge quality: 1" in capsys.readouterr().out
+class LengthJudge:
+    """A judge of one's own, which fails at first."""
 
-    turns = config.model_copy(update={"reward": RewardConfig.model_validate({"parts": list(BOTH)})})
-    with pytest.raises(UsageError, match='of = "turns" needs an agent'):
-        check_named(turns)
+    def __init__(self, config: JudgeConfig) -> None:
+        self.num_asked = 0
+
+    async def vote(self, prompt: str, rollout: RolloutId, number: int) -> str:
+        self.num_asked += 1
+        if self.num_asked == 1:
+            raise KeyError("not yet")
+        return r"\boxed{1}" if "add subtracts" in prompt else r"\boxed{-1}"
+
+    async def aclose(self) -> None:
+        return None
+
+
+async def test_a_judge_of_ones_own(
+    cluster: Cluster, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    cluster.policy.say = says(FIX, SUBMIT)
+    config = config_of(endpoint, kind="test_judges:LengthJudge", votes=2)
+    check_named(config)
+    _, handle = await begin(cluster, config)
+    assert (await handle.result()).reward == 1.5
+    assert endpoint.asked == []
+
+
+async def test_a_new_epoch_is_judged_anew(cluster: Cluster, endpoint: Endpoint) -> None:
+    """Votes of the epoch that diverged are given up while they are under way."""
+    cluster.policy.say = says(bash("date +%N"), FIX, SUBMIT)
+    cluster.policy.gate = asyncio.Event()
+    cluster.policy.gate.set()
+    endpoint.script.append((503, {"Retry-After": "3600"}, "later"))
+    rollout, handle = await begin(cluster, config_of(endpoint, votes=1))
+
+    async def first_turn_done() -> bool:
+        _, done = await turns.history(cluster.db, rollout, 0)
+        if done:
+            cluster.policy.gate.clear()
+        return bool(done and endpoint.asked)
+
+    await until(first_turn_done)
+    backend = cluster.backends[BWRAP]
+    assert not isinstance(backend, BackendUnavailable)
+    await backend.remove(SandboxId(f"{rollout.replace('/', '.')}.e0.s0"))
+    cluster.policy.gate.set()
+    result = await handle.result()
+    assert ((await cluster.row(rollout)).epoch, result.reward) == (1, 1.5)
+    assert [each.judgement.call for each in await judged(cluster, rollout, 1)] == [0, 1]
+    assert await judged(cluster, rollout, 0) == [] and len(endpoint.asked) == 3

@@ -109,7 +109,7 @@ async def put(
 
 
 async def get(db: Database, question: Question) -> Judgement | None:
-    """None: it is not settled."""
+    """The judgement that stands; None: the question is not settled."""
     async with db.statement() as connection:
         row = (await connection.execute(_GET, question.row)).one_or_none()
     return None if row is None else Judgement(*row)
@@ -137,8 +137,12 @@ async def of_rollout(db: Database, rollout: RolloutId, epoch: int) -> list[Judge
 
 
 async def scores(db: Database, rollout: RolloutId, epoch: int) -> list[Judgement]:
-    """The judgements of one epoch of a rollout, without the votes' texts."""
-    statement = select(*_RECORD).where(_ROW.rollout_id == rollout, _ROW.epoch == epoch)
+    """The judgements of one epoch of a rollout, by judge and call, without the votes' texts."""
+    statement = (
+        select(*_RECORD)
+        .where(_ROW.rollout_id == rollout, _ROW.epoch == epoch)
+        .order_by(_ROW.judge, _ROW.of, _ROW.call)
+    )
     async with db.statement() as connection:
         return [Judgement(*row) for row in await connection.execute(statement)]
 
