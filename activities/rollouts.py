@@ -13,6 +13,7 @@ from infra.db.training import steps
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.curriculum import SHUFFLED
+from mainspring.config.run import RunConfig
 from mainspring.curricula.choice import next_task
 from mainspring.curricula.shuffled import task_position
 from mainspring.ids import CampaignId, TaskId, group_id, rollout_id
@@ -47,6 +48,7 @@ from mainspring.protocol.rollout import (
     RolloutRef,
 )
 from mainspring.protocol.session import RemoteLimits
+from mainspring.rewards.judges import judge_plans
 from mainspring.status import CampaignStatus, GroupKind, Player
 from mainspring.tasks.swe_task import SweTask
 from mainspring.trajectories.seeds import draw_seed
@@ -127,6 +129,7 @@ class RolloutActivities:
             if is_program(agent)
             else None,
             remote=RemoteLimits(silence_s=remote.silence_s, lives=remote.lives) if remote else None,
+            judges=judge_plans(config) if plays and isinstance(config, RunConfig) else [],
         )
 
     @implements(NEW_EPOCH)

@@ -6,16 +6,21 @@ are about policies and exploits only, and no reward depends on them.
 """
 
 import asyncio
+from collections.abc import Mapping
 
 from infra.db.cache import FactCache
 from infra.db.database import Database
+from infra.db.rollouts import judgements
 from infra.db.rollouts.outcomes import Played, played
 from mainspring.agents.program import asked_by
 from mainspring.agents.protocol import Agent, Command, FormatError
+from mainspring.config.agents.judges import Judged
 from mainspring.config.run import RunConfig
 from mainspring.ids import RolloutId
 from mainspring.integrity.suspicion import after_grading, suspicions
+from mainspring.rewards.judges import judge_plans
 from mainspring.rewards.scoring import Outcome, RewardBroken, Scored, has_own_functions, score
+from mainspring.rewards.votes import values_of
 from mainspring.status import Player, StopReason, Suspicion, Verdict
 from mainspring.tasks.any_task import AnyTask
 from mainspring.tasks.swe_task import SweTask
@@ -66,12 +71,25 @@ async def score_rollout(
         max_context=config.policy.max_context,
         replies=did.replies,
         patch=did.patch,
+        judged=await _judged(db, config, did, rollout, epoch),
     )
     return (
         await _score(config, outcome),
         await _suspicions(facts.task, did, commands, verdict),
         num_turns,
     )
+
+
+async def _judged(
+    db: Database, config: RunConfig, did: Played, rollout: RolloutId, epoch: int
+) -> Mapping[tuple[str, Judged], float | None]:
+    """What judges thought, by judge and by what it is about. A policy none of whose turns was to be
+    judged, as it submitted at once, has 0 there: nothing is missing."""
+    asked = [(plan.judge, plan.of) for plan in judge_plans(config)]
+    if not asked or did.player is not Player.POLICY:
+        return {}
+    values = values_of(await judgements.scores(db, rollout, epoch))
+    return {**{part: 0.0 for part in asked if part[1] is Judged.TURNS}, **values}
 
 
 def _actions(agent: Agent, did: Played) -> list[tuple[Command, ...] | FormatError]:
@@ -88,7 +106,7 @@ async def _score(config: RunConfig, outcome: Outcome) -> Scored:
         async with asyncio.timeout(FUNCTION_TIMEOUT_S):
             return await asyncio.to_thread(score, parts, outcome)
     except TimeoutError:
-        names = ", ".join(part.name for part in parts)
+        names = ", ".join(part.label for part in parts)
         raise RewardBroken(
             f"the reward of rollout {outcome.rollout} ({names}) took longer than "
             f"{FUNCTION_TIMEOUT_S:g} s",

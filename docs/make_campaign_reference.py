@@ -27,7 +27,7 @@ SFT_PAGE = Path(__file__).parent / "supervised-file.md"
 T = TypeVar("T")
 
 _OPTIONAL = "Optional: without this section it does not happen."
-_NAMED_BY = {"agents": "NAME", "evaluation.sampling": "SPLIT"}
+_NAMED_BY = {"agents": "NAME", "judges": "NAME", "evaluation.sampling": "SPLIT"}
 """Word for the name of each table of a section that has several."""
 _SYMBOLS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 _SYMBOLS |= {"min_length": "length >=", "max_length": "length <="}
@@ -135,7 +135,7 @@ def _sections(path: str, title: str, model: type[BaseModel], note: str = "") -> 
             if any(other.annotation is entry for other in model.model_fields.values()):
                 as_that.append(f"## `[{of_one}]`\n\n{meaning}\n")  # its table is there already
                 continue
-            about = f"One such table for each {_NAMED_BY[inside]} that needs it."
+            about = f"{meaning} One such table for each {_NAMED_BY[inside]} that needs it.".lstrip()
             nested.append((of_one, f"`[{of_one}]`", entry, about))
             continue
         if words := _of_type(field.annotation, StrEnum):

@@ -50,6 +50,8 @@ class ExtensionPoint:
     """The field takes paths of your own."""
 
 
+EACH = "*"
+"""In a field: each section of a table."""
 _WORKER, _NODE, _TRAINER = ProcessRole.ROLLOUT_WORKER, ProcessRole.NODE, ProcessRole.TRAINER
 POINTS = (
     ExtensionPoint(
@@ -125,6 +127,13 @@ POINTS = (
         registry="mainspring.rewards.scoring:PARTS",
         protocol="mainspring/rewards/scoring.py",
         field="reward.parts.name",
+        roles=(_WORKER,),
+    ),
+    ExtensionPoint(
+        what="judge",
+        registry="infra.judges.judge:JUDGES",
+        protocol="infra/judges/judge.py",
+        field="judges.*.kind",
         roles=(_WORKER,),
     ),
     ExtensionPoint(
@@ -227,8 +236,9 @@ def _at(value: object, field: str) -> Iterator[object]:
         yield from value.values() if isinstance(value, Mapping) else (value,)
     else:
         first, _, rest = field.partition(".")
-        if first == "*":
-            yield from _at(tuple(value.values()) if isinstance(value, Mapping) else (), rest)
+        if first == EACH and isinstance(value, Mapping):
+            for item in value.values():
+                yield from _at(item, rest)
             return
         inner = value.get(first) if isinstance(value, Mapping) else getattr(value, first, None)
         yield from _at(inner, rest)

@@ -20,6 +20,7 @@ NodeId = NewType("NodeId", str)
 ROLLOUT_QUEUE = "rollout"
 SANDBOX_QUEUE = "sandbox"
 GRADE_QUEUE = "grade"
+JUDGE_QUEUE = "judge"
 
 _MAX_NAME = 48
 _CAMPAIGN_NAME = re.compile(rf"[a-z0-9][a-z0-9-]{{0,{_MAX_NAME - 1}}}")

@@ -11,6 +11,7 @@ from infra.db.database import Database
 from infra.db.reading import bundles, endings, evaluations, fingerprints, timings, trained_steps
 from infra.db.reading.endings import Endings
 from infra.db.reading.evaluations import CheckedGap
+from infra.db.reading.judge_warnings import judge_warnings, missing_in_all
 from infra.db.reading.trained_steps import Step
 from infra.db.runs import campaigns
 from infra.db.runs.campaigns import CampaignRecord
@@ -85,6 +86,10 @@ async def collect(
         fingerprint=await fingerprints.read(database, record) if reproducible else None,
         supervised=await _supervised(database, record),
         warnings=_warnings(config, steps, untrained),
+        judge_warnings=(
+            *await judge_warnings(database, campaign, config),
+            *await missing_in_all(database, campaign, config),
+        ),
         trajectories=tuple(
             [await trajectory(database, *rollout_and_version) for rollout_and_version in chosen]
         ),

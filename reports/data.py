@@ -111,6 +111,8 @@ class ReportData:
     """Samples and result of a supervised run."""
     warnings: tuple[str, ...] = ()
     """Warnings from the figures of its steps."""
+    judge_warnings: tuple[str, ...] = ()
+    """Warnings of judges whose votes cannot be read, or that gave none."""
 
     @property
     def suspects(self) -> list[ShownTrajectory]:

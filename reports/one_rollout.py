@@ -3,12 +3,14 @@
 Read only; the numbers are those of the epoch that counts. Used by `mainspring rollout show`.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from itertools import groupby
 from typing import Any
 
 from infra.db.database import Database
-from infra.db.rollouts import groups, rollouts, turns
+from infra.db.rollouts import groups, judgements, rollouts, turns
+from infra.db.rollouts.judgements import JudgementRecord
 from infra.db.rollouts.rollouts import RolloutRecord
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
@@ -17,6 +19,7 @@ from mainspring.agents.choice import agent_for
 from mainspring.agents.program import asked_by
 from mainspring.agents.protocol import Agent, FormatError
 from mainspring.agents.record import Record
+from mainspring.config.agents.judges import Judged
 from mainspring.config.run import RunConfig
 from mainspring.ids import RolloutId
 from mainspring.tasks.criterion import GradeReport
@@ -40,6 +43,20 @@ class CommandView:
 
 
 @dataclass(frozen=True, slots=True)
+class JudgementView:
+    """What a judge thought of a turn, or of the rollout."""
+
+    judge: str
+    score: float | None
+    """None: missing."""
+    votes: list[float | None]
+    """None: a vote that could not be read."""
+    texts: list[str]
+    """Its replies."""
+    missing: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class TurnView:
     number: int
     """From 1."""
@@ -60,6 +77,7 @@ class TurnView:
     """Branch of a program's call: "main", "agent" or "side"."""
     told: str = ""
     """Text of a program's call: what the request added to the one that it extends."""
+    judgements: list[JudgementView] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +93,8 @@ class RolloutView:
     turns: list[TurnView]
     program: ProgramView | None
     """None: an agent whose turns Mainspring takes."""
+    judgements: list[JudgementView] = field(default_factory=list)
+    """Judgements of the whole rollout."""
 
     def as_dict(self) -> dict[str, Any]:
         record = self.record
@@ -94,6 +114,7 @@ class RolloutView:
             "grade_output": self.grade_output,
             "turns": [asdict(turn) for turn in self.turns],
             "program": None if self.program is None else asdict(self.program),
+            "judgements": [asdict(judgement) for judgement in self.judgements],
         }
 
 
@@ -105,6 +126,7 @@ async def read(database: Database, rollout: RolloutId) -> RolloutView:
     replies, commands = await turns.history(database, rollout, record.epoch)
     patch = await rollouts.get_final_patch(database, rollout)
     task = await tasks.get_task(database, record.task)
+    judged = await judgements.of_rollout(database, rollout, record.epoch)
     return RolloutView(
         record=record,
         split=group.split,
@@ -119,7 +141,18 @@ async def read(database: Database, rollout: RolloutId) -> RolloutView:
             replies,
             commands,
             await program_view.requests_of(database, rollout, record.epoch),
+            {
+                number: [_judgement(each) for each in of_call]
+                for number, of_call in groupby(
+                    sorted(
+                        (each for each in judged if each.judgement.of is Judged.TURNS),
+                        key=lambda each: each.judgement.call,
+                    ),
+                    key=lambda each: each.judgement.call,
+                )
+            },
         ),
+        judgements=[_judgement(each) for each in judged if each.judgement.of is Judged.ROLLOUT],
         program=await program_view.read(database, rollout, record.epoch, config.agent.kind),
     )
 
@@ -130,6 +163,7 @@ def _turns(
     replies: list[Call],
     commands: list[Execution],
     requests: dict[int, ShownRequest],
+    judged: dict[int, list[JudgementView]],
 ) -> list[TurnView]:
     if not replies:
         return []
@@ -140,12 +174,16 @@ def _turns(
         done = ran[reply.number]
         is_open = not done and reply.number not in requests
         why_not = _why_not(agent, task, record.before(place + 1)) if is_open else None
-        views.append(_turn(reply, done, requests, why_not))
+        views.append(_turn(reply, done, requests, why_not, judged.get(reply.number, [])))
     return views
 
 
 def _turn(
-    reply: Call, ran: list[Execution], requests: dict[int, ShownRequest], why_not: str | None
+    reply: Call,
+    ran: list[Execution],
+    requests: dict[int, ShownRequest],
+    why_not: str | None,
+    judged: list[JudgementView],
 ) -> TurnView:
     request = requests.get(reply.number)
     before = None if reply.parent is None else requests.get(reply.parent)
@@ -161,6 +199,7 @@ def _turn(
         not_run=why_not,
         branch=None if request is None else request.kind,
         told="" if request is None else program_view.as_text(request.since(before)),
+        judgements=judged,
         commands=[
             CommandView(
                 command=execution.command,
@@ -172,6 +211,16 @@ def _turn(
             )
             for execution in ran
         ],
+    )
+
+
+def _judgement(record: JudgementRecord) -> JudgementView:
+    return JudgementView(
+        judge=record.judgement.judge,
+        score=record.judgement.score,
+        votes=[vote.value for vote in record.votes],
+        texts=[vote.text for vote in record.votes],
+        missing=record.judgement.missing,
     )
 
 

@@ -12,6 +12,7 @@ from temporalio.worker import Worker
 
 from activities.campaigns import CampaignActivities
 from activities.extensions import ExtensionActivities
+from activities.judging import JudgeActivities
 from activities.programs.sessions import SessionActivities
 from activities.replies.answers import AnswerActivities
 from activities.replies.replies import ReplyActivities
@@ -25,6 +26,7 @@ from infra.db.database import Database
 from infra.db.leases import pid_space
 from infra.db.rollouts.orphans import playing_rollouts
 from infra.db.runs import campaigns
+from infra.judges.judge import JudgesInUse
 from infra.log_setup import set_up
 from infra.policy.serving import Serve, ServedCampaigns, serve_over_http
 from infra.temporal.faults import Faults
@@ -32,7 +34,13 @@ from infra.temporal.sticky_queues import free_workflows
 from infra.temporal.takeover import end_attempts, has_ended_here, worker_identity
 from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import DatabaseError
-from mainspring.ids import ROLLOUT_QUEUE, campaign_workflow, rollout_workflow, worker_queue
+from mainspring.ids import (
+    JUDGE_QUEUE,
+    ROLLOUT_QUEUE,
+    campaign_workflow,
+    rollout_workflow,
+    worker_queue,
+)
 from mainspring.protocol.timeouts import STICKY_TIMEOUT_S
 from workers.polling import (
     GRACE,
@@ -55,6 +63,10 @@ MAX_ACTIVITIES = 1000
 """Replies in flight; they only wait. The SDK's default of 100 would be the real bound."""
 MAX_WORKFLOW_TASKS = 100
 CACHED_WORKFLOWS = 2000
+MAX_JUDGEMENTS = 256
+"""Judgements in flight. They have a queue of their own, so that replies never wait behind them."""
+JUDGE_POLLERS = 2
+"""Each judgement lasts as long as a reply: few begin at once."""
 OWN_REPLIES = 64
 """Replies asked for by one task of a workflow that this worker takes itself, as it knows the
 rollout (Temporal's eager execution): all that a program may have under way. What is tried again
@@ -84,6 +96,7 @@ async def _run(settings: Settings, serve: Serve | None) -> None:
         bookkeeping = RolloutActivities(db, cache)
         standing = CampaignActivities(db, cache)
         offering = SessionActivities(db, cache)
+        judges = JudgesInUse()
         replies = ReplyActivities(db, cache, served)
         answers = AnswerActivities(db, cache, served)
         worker = Worker(
@@ -130,6 +143,16 @@ async def _run(settings: Settings, serve: Serve | None) -> None:
             max_concurrent_workflow_task_polls=NUM_POLLERS,
             max_concurrent_activity_task_polls=NUM_POLLERS,
         )
+        judging = Worker(
+            client,
+            task_queue=JUDGE_QUEUE,
+            interceptors=[Faults()],
+            activities=[JudgeActivities(db, cache, judges).judge],
+            max_concurrent_activities=MAX_JUDGEMENTS,
+            graceful_shutdown_timeout=GRACE,
+            max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+            max_concurrent_activity_task_polls=JUDGE_POLLERS,
+        )
         own = Worker(
             client,
             task_queue=worker_queue(client.identity),
@@ -140,11 +163,12 @@ async def _run(settings: Settings, serve: Serve | None) -> None:
         freeing = asyncio.create_task(free_workflows(client, ROLLOUT_QUEUE))
         ending = asyncio.create_task(_end_left(client, db))
         try:
-            await poll_until_stopped(link, [worker, own], Sweeping(db, client).run_forever)
+            await poll_until_stopped(link, [worker, judging, own], Sweeping(db, client).run_forever)
         finally:
             freeing.cancel()
             ending.cancel()
             await served.close()
+            await judges.close()
             reads = (replies.calls.reads, answers.calls.reads)
             log.info(
                 HISTORIES_READ,

@@ -47,6 +47,7 @@ with workflow.unsafe.imports_passed_through():
     from mainspring.trajectories.tally import Tally, TurnLimits
     from workflows import activity_calls, search
     from workflows.answering import Answering
+    from workflows.judging import Judging
     from workflows.program import ProgramPlay
     from workflows.remote import RemotePlay
     from workflows.sandbox_life import SandboxLife
@@ -64,6 +65,7 @@ class RolloutWorkflow:
         self._answering = Answering(start)
         self._program = ProgramPlay(start, self._sandbox, self._answering)
         self._remote = RemotePlay(start, self._answering)
+        self._judging = Judging(start)
         self._epoch = 0
         self._turns = 0
         self._num_closed = 0
@@ -110,10 +112,12 @@ class RolloutWorkflow:
                 raise
             return await self._do_nothing(error)
         self._epoch = begin.epoch
+        self._judging.begin(begin.judges, begin.epoch)
         search.running(begin.task)
         try:
             return await self._play_and_grade(begin)
         except (FailureError, asyncio.CancelledError) as error:
+            self._judging.cancel()
             await self._sandbox.close(self._epoch)
             if is_cancelled_exception(error):
                 await self._finish(StopReason.CANCELLED)
@@ -169,6 +173,7 @@ class RolloutWorkflow:
                 summary=f"{begin.player} patch",
             )
             activity_calls.raise_if_cancelled()
+        self._judging.ended()
         search.phase(RolloutPhase.GRADING)
         grading_since = workflow.time()
         grade = await activity_calls.anywhere(
@@ -179,6 +184,10 @@ class RolloutWorkflow:
         )
         self._sandbox.seconds["grade"] = workflow.time() - grading_since
         self._tests_passed = grade.tests_passed
+        if grade.verdict is Verdict.FAULT:
+            self._judging.cancel()
+        if (missing := await self._judging.done()) is not None:
+            return await self._finish(StopReason.INFRA_FAULT, fault=missing)
         return await self._finish(stop_reason, verdict=grade.verdict, fault=grade.fault)
 
     def _ref(self) -> RolloutRef:
@@ -204,6 +213,7 @@ class RolloutWorkflow:
                 ),
             )
             self._epoch = ref.epoch
+            self._judging.begin(begin.judges, ref.epoch)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _take_turns(self, begin: BeginResult) -> StopReason:
@@ -216,10 +226,12 @@ class RolloutWorkflow:
         )
         self._turns = self._num_closed = 0
         while tally.stop is None:
+            first = tally.num_turns
             if begin.turns_per_activity > 1:
                 tally = await self._take_turns_together(begin, tally)
             else:
                 await self._take_turn(begin, tally)
+            self._judging.took(first, tally)
             self._limit_straggler(tally)
         return tally.stop
 

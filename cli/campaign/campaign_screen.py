@@ -77,6 +77,8 @@ def print_one(seen: Any) -> None:
                 say(f"warning    {warning}", "yellow")
     else:
         _print_run(say, data)
+    for sentence in data.judge_warnings:
+        say(f"warning    {sentence}", "yellow")
     totals = data.totals
     say(f"rollouts   {totals.num_rollouts:,}, {totals.num_turns:,} turns")
     for label, counts in (("verdicts", data.verdicts), ("ended by", data.stop_reasons)):

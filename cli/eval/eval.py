@@ -249,6 +249,7 @@ def _perform(
     from cli.operations.runs.stored_run import resuming
     from cli.progress import counting
     from mainspring.artifacts.layout import report
+    from mainspring.config.files.leftovers import unused_judges
     from mainspring.errors import WorkFailed
     from reports.export.evaluation import write_evaluation
 
@@ -258,6 +259,8 @@ def _perform(
     async def go() -> tuple[dict[str, Any], Path, str, str]:
         async with conductor(home, say, own_workers=workers, for_a_program=as_json) as run:
             config = await config_of(run)
+            for line in unused_judges(config.judges, config.reward):
+                say(line)
             record = await run.perform(config, retry=retry)
             directory = output or report(run.settings.home, record.id)
             with counting("writing") as progress:

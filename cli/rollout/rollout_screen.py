@@ -229,6 +229,8 @@ def _say_head(say: Any, seen: Any) -> None:
         say(f"suspicious {SUSPICIONS.get(kind, kind)}", "yellow")
     for name, value in (record.reward_parts or {}).items():
         say(f"  {name:24} {number(value)}", "dim")
+    for judgement in seen.judgements:
+        say(_judgement(judgement), "dim")
     for line in _grade_lines(seen.report.model_dump(mode="json") if seen.report else {}):
         say(line, "dim")
 
@@ -279,7 +281,22 @@ def _life(life: Any) -> str:
     return f"taken by {life.taken_by or 'an agent without a name'}, {ended}{note}"
 
 
+def _judgement(judgement: Any) -> str:
+    """One line: the score, the votes, and why some are missing."""
+    votes = ", ".join("unread" if vote is None else f"{vote:g}" for vote in judgement.votes)
+    line = f"judge {judgement.judge}: {number(judgement.score)} (votes: {votes or 'none'})"
+    return line if judgement.missing is None else f"{line}; missing: {judgement.missing}"
+
+
 def _say_turn(console: Any, say: Any, turn: Any, *, whole: bool) -> None:
+    _say_reply(console, say, turn, whole=whole)
+    for judgement in turn.judgements:
+        say(f"[{_judgement(judgement)}]", "dim")
+        for text in judgement.texts if whole else ():
+            say(f"[judge {judgement.judge} wrote] {text}", "dim")
+
+
+def _say_reply(console: Any, say: Any, turn: Any, *, whole: bool) -> None:
     versions = ", ".join(map(str, turn.policy_versions))
     facts = [f"version {versions}"] if versions else []
     if turn.num_prompt_tokens is not None and turn.num_completion_tokens is not None:

@@ -55,6 +55,7 @@ class CampaignConfig(RunConfig):
             ("agent.kind", not is_program(self.agent), 'an agent such as "bash", no program'),
             ("policy.api", self.policy.api is PolicyApi.SGLANG, '"sglang"'),
             ("policy.publish", self.policy.publish is not Publish.ADAPTER, '"disk"'),
+            ("[judges]", not self.judges, "no section (votes differ each time)"),
         ):
             if not is_fit:
                 raise ValueError(

@@ -1,13 +1,16 @@
 """Section [reward]: what a rollout's end is worth."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from mainspring.config.agents.judges import Judged
 from mainspring.config.section import LARGE, Section, Within
 
 SCORE = "score"
 """The part that is the number of a rollout's judge, as it is."""
+JUDGE = "judge"
+"""The part that is what a judge of [judges] thinks of a rollout."""
 
 
 class RewardPart(Section):
@@ -17,9 +20,37 @@ class RewardPart(Section):
     """Factor of the part in the sum of all parts."""
     options: Annotated[dict[str, float], Within(ge=-1e12, le=1e12)] = Field(default_factory=dict)
     """Options of the part, all numbers; an unknown option is refused."""
+    judge: str | None = None
+    """Name of the judge in [judges], with `name = "judge"`."""
+    of: Judged | None = None
+    """What the judge is asked about: each turn, or the whole rollout."""
+
+    @model_validator(mode="after")
+    def _judges_are_named(self) -> Self:
+        if self.name == JUDGE:
+            if self.judge is None:
+                raise ValueError('name = "judge" needs judge, the name of a section [judges.NAME]')
+            if self.of is None:
+                raise ValueError('name = "judge" needs of = "turns" or of = "rollout"')
+            if self.options:
+                raise ValueError('name = "judge" takes no options: they are in [judges.NAME]')
+        elif self.judge is not None or self.of is not None:
+            raise ValueError('judge and of belong to name = "judge"')
+        return self
+
+    @property
+    def label(self) -> str:
+        """The part's name among the values of a rollout."""
+        return self.name if self.name != JUDGE else f"{JUDGE}.{self.judge}.{self.of}"
 
 
 class RewardConfig(Section):
     parts: tuple[RewardPart, ...] = Field(default=(RewardPart(name="outcome"),), min_length=1)
     """Parts of a rollout's reward; each part's value is stored with the rollout. Unset where a
     function plays (`agent.kind = "function"`): "score"."""
+
+    @property
+    def without_judges(self) -> "RewardConfig":
+        """For rollouts that no judge is asked about: patches that are graded again."""
+        parts = tuple(part for part in self.parts if part.name != JUDGE)
+        return RewardConfig(parts=parts) if parts else RewardConfig()

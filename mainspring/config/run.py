@@ -4,16 +4,18 @@ Invariants: unknown keys are refused; every bound stands on its field. The check
 (`any_run`) is stored as JSON with the run, so one that is resumed never depends on its file again.
 """
 
-from typing import Annotated, Any
+import re
+from typing import Annotated, Any, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from mainspring.config.agents.agent import AGENT_LIMITS, AgentConfig
+from mainspring.config.agents.judges import NAME, JudgeConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.reward import SCORE, RewardConfig
 from mainspring.config.rollout import RolloutConfig
 from mainspring.config.sandbox import SandboxConfig
-from mainspring.config.section import BUNDLED, Section, Within
+from mainspring.config.section import BUNDLED, STORED, Section, Within
 from mainspring.config.tasks import TasksConfig
 from mainspring.errors import UsageError
 from mainspring.ids import campaign_id
@@ -50,6 +52,8 @@ class RunConfig(NamedConfig):
     """Environments of your own, as "package.module:Class" by kind of task. Tasks of the kind "swe"
     need none: they have a sandbox, a patch and hidden tests. Nor do tasks that a function plays and
     scores."""
+    judges: dict[str, JudgeConfig] = Field(default_factory=dict)
+    """Models that score turns or rollouts, by name; a part of the reward uses each."""
     reward: RewardConfig = RewardConfig()
 
     @model_validator(mode="before")
@@ -81,6 +85,29 @@ class RunConfig(NamedConfig):
             for name, table in agents.items()
         }
         return {**raw, "agents": filled}
+
+    @field_validator("judges")
+    @classmethod
+    def _judges_have_plain_names(
+        cls, judges: dict[str, JudgeConfig], info: ValidationInfo
+    ) -> dict[str, JudgeConfig]:
+        for name in judges if info.context != STORED else ():
+            if not re.fullmatch(NAME, name):
+                raise ValueError(
+                    f"{name!r} is no name of a judge: letters, digits, - and _, at most 40"
+                )
+        return judges
+
+    @model_validator(mode="after")
+    def _judges_of_parts_exist(self, info: ValidationInfo) -> Self:
+        for part in self.reward.parts if info.context != STORED else ():
+            if part.judge is not None and part.judge not in self.judges:
+                there = ", ".join(self.judges) or "none"
+                raise ValueError(
+                    f"reward.parts: judge = {part.judge!r} has no section [judges.{part.judge}]; "
+                    f"there are: {there}"
+                )
+        return self
 
     @property
     def repeats(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel
 
-from mainspring.ids import GRADE_QUEUE, ROLLOUT_QUEUE, SANDBOX_QUEUE, trainer_queue
+from mainspring.ids import GRADE_QUEUE, JUDGE_QUEUE, ROLLOUT_QUEUE, SANDBOX_QUEUE, trainer_queue
 from mainspring.protocol.campaign import (
     AdmitInput,
     AdmitResult,
@@ -34,6 +34,7 @@ from mainspring.protocol.campaign import (
     SurveyInput,
 )
 from mainspring.protocol.extensions import ExtensionsInput, ExtensionsResult
+from mainspring.protocol.judging import JudgeInput, JudgeResult
 from mainspring.protocol.program import (
     AnswerInput,
     AnswerResult,
@@ -136,6 +137,10 @@ def _grade_queue(_: BaseModel) -> str:
     return GRADE_QUEUE
 
 
+def _judge_queue(_: BaseModel) -> str:
+    return JUDGE_QUEUE
+
+
 def _trainer_queue(of: CampaignRef | PolicyRef | StepInput | CheckInput | SftStepsInput) -> str:
     return trainer_queue(of.campaign)
 
@@ -209,6 +214,15 @@ GIVE_PATCH = QueueCall("give_patch", RolloutRef, PatchResult, GRADE_GRACE_S, que
 """Store the patch of a rollout that no policy plays."""
 GRADE = QueueCall("grade", RolloutRef, GradeResult, GRADE_GRACE_S, queue=_grade_queue)
 """Judge the stored patch with the hidden tests in a fresh sandbox."""
+JUDGE = QueueCall(
+    "judge",
+    JudgeInput,
+    JudgeResult,
+    STORE_TIMEOUT_S,
+    REPLY_HEARTBEAT_TIMEOUT_S,
+    queue=_judge_queue,
+)
+"""Ask a judge for its votes on a turn or a rollout, and store each. Own share: the votes."""
 
 # Groups and runs.
 CREATE_GROUP = StoreCall("create_group", GroupInput, CreateGroupResult)

@@ -5,6 +5,7 @@ from enum import StrEnum
 from pydantic import BaseModel
 
 from mainspring.ids import CampaignId, GroupId, NodeId, RolloutId, SandboxId, TaskId
+from mainspring.protocol.judging import JudgePlan
 from mainspring.protocol.program import ProgramLimits
 from mainspring.protocol.session import RemoteLimits
 from mainspring.status import Player, StopReason, Verdict
@@ -65,6 +66,8 @@ class BeginResult(BaseModel):
     """A program plays; None: an agent whose turns the workflow takes."""
     remote: RemoteLimits | None = None
     """It runs elsewhere; None: in the rollout's sandbox."""
+    judges: list[JudgePlan] = []
+    """Judges to ask, one for each part of the reward that is one's."""
 
 
 class NewEpochInput(BaseModel):

@@ -8,14 +8,15 @@ raises RewardBroken: it is neither a zero nor a masked rollout. Imported by acti
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from numbers import Real
 from typing import Any
 
+from mainspring.config.agents.judges import Judged
 from mainspring.config.registry import Registry
-from mainspring.config.reward import SCORE, RewardPart
+from mainspring.config.reward import JUDGE, SCORE, RewardPart
 from mainspring.config.run import RunConfig
 from mainspring.errors import ConfigError, WorkFailed
 from mainspring.status import FaultKind, StopReason, Verdict, is_masked
@@ -51,6 +52,8 @@ class Outcome:
     replies: tuple[str, ...] = ()
     """Replies that the policy wrote, turn by turn."""
     patch: bytes = b""
+    judged: Mapping[tuple[str, Judged], float | None] = field(default_factory=dict)
+    """Value of each judge by what it judged; None: all its judgements are missing."""
 
     @property
     def is_masked(self) -> bool:
@@ -115,6 +118,11 @@ def _format(outcome: Outcome) -> float:
     return 1.0 - outcome.num_format_errors / num_replies if num_replies else 1.0
 
 
+def _judge(outcome: Outcome, *, judge: str, of: Judged) -> float | None:
+    """Mean of a judge's judgements without the missing ones; None when all are missing."""
+    return outcome.judged.get((judge, of))
+
+
 PARTS: Registry[Part] = Registry(
     "reward part",
     (
@@ -123,6 +131,7 @@ PARTS: Registry[Part] = Registry(
         ("tests_passed", _tests_passed),
         ("length", _length),
         ("format", _format),
+        (JUDGE, _judge),
     ),
     takes="outcome, **options",
 )
@@ -136,12 +145,13 @@ def score(parts: tuple[RewardPart, ...], outcome: Outcome) -> Scored:
     report = outcome.report
     if report is not None and report.judge == HANDED_IN and report.score is not None:
         return Scored(report.score, {HANDED_IN: report.score})
-    values = {part.name: _value(part, outcome) for part in parts}
-    counted = [part.weight * value for part in parts if (value := values[part.name]) is not None]
+    values = {part.label: _value(part, outcome) for part in parts}
+    counted = [part.weight * value for part in parts if (value := values[part.label]) is not None]
     whose = f"the reward of rollout {outcome.rollout}"
     if not counted:
         raise RewardBroken(
-            f"{whose} has no part that could be measured: its endpoint counts no tokens",
+            f"{whose} has no part that could be measured: its endpoint counts no tokens, or no "
+            "judgement of it is stored",
             remedy='add a part that needs none, such as "outcome"',
         )
     return Scored(_finite(sum(counted), whose), values)
@@ -156,13 +166,13 @@ def check_parts(config: RunConfig) -> None:
     """Raises ConfigError naming the first part that could not be computed, before anything runs."""
     seen: set[str] = set()
     for index, part in enumerate(config.reward.parts):
-        where = f"campaign {config.name}: reward.parts[{index}] {part.name!r}"
-        if part.name in seen:
+        where = f"campaign {config.name}: reward.parts[{index}] {part.label!r}"
+        if part.label in seen:
             raise ConfigError(f"{where} is named twice", remedy="add up their weights in one part")
-        seen.add(part.name)
+        seen.add(part.label)
         try:
             PARTS.check(part.name)
-            inspect.signature(_function(part.name)).bind(None, **part.options)
+            inspect.signature(_function(part.name)).bind(None, **_arguments(part))
         except ConfigError as error:
             raise ConfigError(f"{where}: {error.message}", remedy=error.remedy) from error
         except (TypeError, ValueError) as error:
@@ -189,10 +199,10 @@ def _check_length(where: str, part: RewardPart, config: RunConfig) -> None:
 
 
 def _value(part: RewardPart, outcome: Outcome) -> float | None:
-    where = f"reward part {part.name!r} of rollout {outcome.rollout}"
+    where = f"reward part {part.label!r} of rollout {outcome.rollout}"
     function = _function(part.name)
     try:
-        value = function(outcome, **part.options)
+        value = function(outcome, **_arguments(part))
     except Exception as error:
         raise RewardBroken(
             f"{where} raised {type(error).__name__}: {error}", remedy=_CORRECT
@@ -200,6 +210,10 @@ def _value(part: RewardPart, outcome: Outcome) -> float | None:
     if value is None and part.name in PARTS:
         return None  # unknown; a function of one's own has rather forgotten its `return`
     return _finite(value, where)
+
+
+def _arguments(part: RewardPart) -> dict[str, Any]:
+    return {"judge": part.judge, "of": part.of} if part.name == JUDGE else dict(part.options)
 
 
 def _finite(value: object, where: str) -> float:

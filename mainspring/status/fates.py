@@ -103,6 +103,13 @@ RULES: Mapping[FaultKind, Rule] = {
         "correct the endpoint's key, credits, model or address: rollouts wait for it, and resume",
         seconds=OUTAGE_S,
     ),
+    FaultKind.JUDGE_FAILING: Rule(
+        # The activity counts the tries that `retries` of the judge allows.
+        Fate.RETRY,
+        "start the judge, or correct its section [judges]",
+        seconds=OUTAGE_S,
+        benign=True,
+    ),
     FaultKind.TRAINER_LOST: Rule(
         Fate.RETRY, f"look at the trainer's log, {_AGAIN}", attempts=5, seconds=1800.0
     ),
@@ -149,6 +156,11 @@ RULES: Mapping[FaultKind, Rule] = {
         Fate.MASK,
         "look at the log of the agent that took the session; raise agent.options.silence_s if it "
         "works for long without a request",
+    ),
+    FaultKind.JUDGE_MISSING: Rule(
+        Fate.MASK,
+        "start the judge and play the rollout again (`mainspring rollout retry`), or set "
+        "required = false in its section [judges]",
     ),
     FaultKind.SANDBOX_DIVERGED: Rule(
         Fate.MASK, "commands of this task give other results each time they run"

@@ -30,6 +30,8 @@ class FaultKind(StrEnum):
     ENDPOINT_REFUSING = "EndpointRefusing"
     """The policy endpoint refuses every request now: its key, credits, model or address (HTTP 401,
     402, 403, 404, a redirect)."""
+    JUDGE_FAILING = "JudgeFailing"
+    """A judge does not answer, has no room or fails now; it is asked again."""
     TRAINER_LOST = "TrainerLost"
     """A process of the trainer died or stopped answering; it is started again."""
     OUT_OF_MEMORY = "OutOfMemory"
@@ -53,6 +55,8 @@ class FaultKind(StrEnum):
     """The Python function that should play raised, or returned what cannot be used."""
     SESSION_ABANDONED = "SessionAbandoned"
     """Agents outside took the rollout's session and left it, or told that they failed."""
+    JUDGE_MISSING = "JudgeMissing"
+    """A judgement that its campaign requires could not be had."""
     SANDBOX_DIVERGED = "SandboxDiverged"
     """A replayed command gave another return code or output; a new epoch starts."""
     FENCED = "Fenced"

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from mainspring.ids import GRADE_QUEUE, ROLLOUT_QUEUE, SANDBOX_QUEUE
-from mainspring.protocol.activities import ANSWER_CALL, GENERATE
+from mainspring.ids import GRADE_QUEUE, JUDGE_QUEUE, ROLLOUT_QUEUE, SANDBOX_QUEUE
+from mainspring.protocol.activities import ANSWER_CALL, GENERATE, JUDGE
 from mainspring.protocol.timeouts import POLLER_SILENT_S
 from mainspring.status import CampaignKind, CampaignStatus, FaultKind, NodeRefusal, NodeStatus
 from mainspring.words.causes import shortened
@@ -249,6 +249,17 @@ def _of_pending(scene: Scene, pending: Pending) -> Iterator[Wait]:
     # An attempt that has run for a while has got past what the one before it failed with.
     if failure is not None and not (pending.state is PendingState.STARTED and age > GRACE):
         yield _retrying(scene, pending, failure)
+    elif pending.activity == JUDGE.name and pending.state is PendingState.STARTED and age > SLOW:
+        yield Wait(
+            f"waiting for votes: {pending.note or 'of a judge'}",
+            "no turn waits for them, only the rollout's end: look at the judge's endpoint",
+            pending.since,
+            failure=failure.message if failure else "",
+            of=(pending.of,),
+            attempt=pending.attempt,
+            rank=3,
+            before=_reason(failure) if failure else "",
+        )
     elif asked_at is not None and scene.at - asked_at > SLOW:
         yield Wait(
             f"waiting for a reply from {_listed(scene.engines)}",
@@ -323,7 +334,7 @@ def _no_poller(scene: Scene, queue: str, since: datetime, of: str) -> Wait:
             queue,
             of=(of,),
         )
-    if queue == ROLLOUT_QUEUE:
+    if queue in (ROLLOUT_QUEUE, JUDGE_QUEUE):
         noun, command = "a rollout worker", "mainspring worker rollout"
     else:
         noun, command = "a trainer", f"mainspring worker trainer --campaign {scene.campaign}"

@@ -27,6 +27,7 @@ CONFIG = CampaignConfig.model_validate(
         },
         "agents": {"second": {"kind": "own:Second", "tool_parser": "own:parse"}},
         "reward": {"parts": [{"name": "outcome"}, {"name": "own:reward"}]},
+        "judges": {"own": {"kind": "own:Judge"}},
         "environments": {"game": "own:Environment"},
         "sandbox": {"backend": "own:Backend"},
         "curriculum": {"kind": "own:curriculum"},

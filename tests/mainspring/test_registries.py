@@ -24,7 +24,7 @@ def registry_of(point: ExtensionPoint) -> Registry[Any]:
     return getattr(importlib.import_module(module), name)
 
 
-REGISTRIES = {point.what: registry_of(point) for point in POINTS} | {"judge": JUDGES}
+REGISTRIES = {point.what: registry_of(point) for point in POINTS} | {"grader": JUDGES}
 SHAPED = [what for what in REGISTRIES if what != HARBOR_AGENTS.what]
 """Harbor's own class is looked at where Harbor is imported: tests/cli/test_harbor_checks.py."""
 FIELDS = {
@@ -59,6 +59,8 @@ def campaign(point: ExtensionPoint, name: str) -> CampaignConfig:
         given["agent"]["kind"] = point.of_kind
     if point.field == "environments":
         given["environments"] = {"game": name}
+    elif point.field == "judges.*.kind":
+        given["judges"] = {"own": {"kind": name, "url": "http://judge:1/v1", "model": "m"}}
     elif point.field == "reward.parts.name":
         given["reward"] = {"parts": [{"name": name}]}
     else:

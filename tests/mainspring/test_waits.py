@@ -187,3 +187,16 @@ def test_sessions_that_no_agent_outside_takes_are_counted() -> None:
     ]
     assert told(scene(num_offered=1, offered_since=since))[0].startswith("1 session not taken")
     assert told(scene(num_offered=3, offered_since=AT)) == []
+
+
+def test_a_judge_is_waited_for_by_name() -> None:
+    asked = pending("judge", "judge", of="rollout/x5/g000000/000")
+    assert "waiting for a rollout worker: nothing polls judge" in told(scene(asked))[0]
+    slow = replace(pending("judge", "judge", started=True, seconds=90), note="judge quality")
+    assert told(scene(slow)) == [
+        "waiting for votes: judge quality (for 1 min 30 s); no turn waits for them, only the "
+        "rollout's end: look at the judge's endpoint"
+    ]
+    away = Failure("JudgeFailing", "endpoint http://j:1/v1, model m: HTTP 503 later\n  start it")
+    [line] = told(scene(pending("judge", "judge", seconds=2, attempt=3, failure=away)))
+    assert line.startswith("retrying judge: endpoint http://j:1/v1, model m: HTTP 503 later")

@@ -14,6 +14,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Worker
 
 from activities.campaigns import CampaignActivities
+from activities.judging import JudgeActivities
 from activities.programs.sessions import SessionActivities
 from activities.replies.answers import AnswerActivities
 from activities.replies.replies import ReplyActivities
@@ -29,6 +30,7 @@ from infra.db.rollouts import groups, rollouts
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from infra.db.training import policies
+from infra.judges.judge import JudgesInUse
 from infra.policy.serving import CampaignPolicy, Serve, ServedCampaigns, in_tokens
 from infra.sandbox.backends import Backends, available_backends
 from infra.sandbox.protocol import BackendUnavailable, SandboxBackend
@@ -41,6 +43,7 @@ from mainspring.config.rollout import RolloutConfig
 from mainspring.config.sandbox import SandboxConfig
 from mainspring.config.settings import load_settings
 from mainspring.ids import (
+    JUDGE_QUEUE,
     ROLLOUT_QUEUE,
     CampaignId,
     GroupId,
@@ -289,6 +292,7 @@ async def cluster_of(
                 serve=serve_with or serve,
             )
 
+        judges = JudgesInUse()
         bookkeeping = RolloutActivities(db, known)
         standing = CampaignActivities(db, known)
         offering = SessionActivities(db, known)
@@ -330,7 +334,14 @@ async def cluster_of(
             ],
             max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         )
-        polling = [rollout_worker, *(each.own for each in nodes.values())]
+        judging = Worker(
+            client,
+            task_queue=JUDGE_QUEUE,
+            interceptors=[Faults()],
+            activities=[JudgeActivities(db, known, judges).judge],
+            max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+        )
+        polling = [rollout_worker, judging, *(each.own for each in nodes.values())]
         running = [asyncio.create_task(worker.run()) for worker in polling]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(node_beat, "NODE_BEAT_S", BEAT_S)
@@ -344,6 +355,7 @@ async def cluster_of(
                 assert all(isinstance(end, asyncio.CancelledError) for end in ends), ends
                 await asyncio.gather(*(worker.shutdown() for worker in polling))
                 await asyncio.gather(*running)
+                await judges.close()
                 await asyncio.gather(*(each.held.release_all() for each in nodes.values()))
 
 

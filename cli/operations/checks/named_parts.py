@@ -1,5 +1,5 @@
-"""The parts that a configuration names: agent, environments, reward, sandbox backend, algorithms,
-trackers.
+"""The parts that a configuration names: agent, environments, reward, judges, sandbox backend,
+algorithms, trackers.
 
 Invariant: a name or a path that cannot be used is refused before anything is stored or started,
 with the list of what exists. Used before a run is stored, and by the checklist.
@@ -8,6 +8,7 @@ with the list of what exists. Used before a run is stored, and by the checklist.
 from collections.abc import Callable, Iterator
 
 from infra.harbor.checking import check_harbor
+from infra.judges.judge import JUDGES
 from infra.sandbox.backends import BACKENDS
 from infra.tracking.choice import check_tracking
 from mainspring.agents.choice import check_agents
@@ -19,6 +20,7 @@ from mainspring.config.sft import SftConfig
 from mainspring.curricula.choice import CURRICULA
 from mainspring.environments.choice import check_environments
 from mainspring.errors import UsageError
+from mainspring.rewards.judges import check_judges
 from mainspring.rewards.scoring import check_parts
 
 
@@ -45,6 +47,9 @@ def _checks(config: AnyRun) -> Iterator[tuple[str, Callable[[], None]]]:
         yield "tracker", lambda: check_tracking(config.tracking)
         return
     yield "reward", lambda: check_parts(config)
+    for judge in config.judges.values():
+        yield "judge", lambda kind=judge.kind: JUDGES.check(kind)
+    yield "judge", lambda: check_judges(config)
     yield "agent", lambda: _check_agents(config)
     yield "environment", lambda: check_environments(config)
     if (backend := config.sandbox.backend) is not None:

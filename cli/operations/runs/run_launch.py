@@ -140,6 +140,7 @@ class Conductor:
         if not isinstance(config, CampaignConfig):
             fields["split"] = config.split
         fields |= {"name": name, "of": source.id, "concurrency": concurrency_of(config)}
+        fields |= {"reward": config.reward.without_judges, "judges": {}}
         return RegradeConfig(**fields)
 
     async def _is_done(self, config: RunConfig) -> bool:

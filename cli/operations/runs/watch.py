@@ -31,6 +31,7 @@ from cli.terminal_text import plain
 from infra.db.database import Database
 from infra.db.plans import run_plans
 from infra.db.reading import progress
+from infra.db.reading.judge_warnings import judge_warnings
 from infra.db.runs import campaigns, runs
 from infra.db.runs.campaigns import CampaignRecord
 from infra.db.tasks import verifications
@@ -78,6 +79,7 @@ class Moves:
     waits: tuple[Wait, ...] = ()
     lines: tuple[str, ...] = ()
     """The waits, as told."""
+    warnings: tuple[str, ...] = ()
 
 
 class RunWatch:
@@ -156,6 +158,7 @@ class RunWatch:
         facts = [
             *(("doing", each) for each in moves.doing),
             *(("blocked", each) for each in moves.lines[:NUM_WAITS]),
+            *(("warning", each) for each in moves.warnings),
             (
                 "rollouts",
                 f"{seen.num_rollouts} done, {seen.num_rollouts_running} running, "
@@ -185,6 +188,7 @@ class RunWatch:
             line += "; " + ", ".join([*moves.doing, *moves.lines[:1]])
         elif record.status not in ENDED:
             line += f"; {seen.num_rollouts_running} rollouts running"
+        line = "; ".join([line, *moves.warnings[:1]])
         return Shown("steps", seen.num_steps, config.trainer.num_steps, facts, line, moves.waits)
 
     async def _supervised(self, record: CampaignRecord, config: SftConfig) -> "Shown":
@@ -219,8 +223,9 @@ class RunWatch:
         facts = [
             ("rollouts", said),
             *(("blocked", each) for each in moves.lines[:NUM_WAITS]),
+            *(("warning", each) for each in moves.warnings),
         ]
-        line = "; ".join([said, *moves.lines[:1]])
+        line = "; ".join([said, *moves.lines[:1], *moves.warnings[:1]])
         total = await run_plans.total(self._db, config)
         return Shown("rollouts", seen.num_done, total, facts, line, moves.waits)
 
@@ -231,16 +236,18 @@ class RunWatch:
         if time.monotonic() - self._looked_at < LOOK_EVERY_S:
             return self._moves
         self._looked_at = time.monotonic()
+        told = tuple(await judge_warnings(self._db, self._campaign, record.config))
         try:
             scene = await look(self._db, self._client, record, self._home)
         except RPCError as error:
-            self._moves = Moves(lines=(f"Temporal, which does not answer: {error.message}",))
+            no_answer = f"Temporal, which does not answer: {error.message}"
+            self._moves = Moves(lines=(no_answer,), warnings=told)
             return self._moves
         found = waits(scene)
         if self._logs is not None:
             found = starting(found, self._logs.parent, os.getpid())
         lines = tuple(wait.line(scene.at) for wait in found)
-        self._moves = Moves(tuple(doing(scene)), tuple(found), lines)
+        self._moves = Moves(tuple(doing(scene)), tuple(found), lines, told)
         return self._moves
 
     def _panel(self, record: CampaignRecord, shown: "Shown") -> Group:

@@ -183,8 +183,16 @@ class Word(TypeDecorator[StrEnum]):
         return None if value is None else self.members(value)
 
 
-def word(column: str, members: type[StrEnum], default: StrEnum | None = None) -> MappedColumn[Any]:
+def word(
+    column: str,
+    members: type[StrEnum],
+    default: StrEnum | None = None,
+    *,
+    primary_key: bool = False,
+) -> MappedColumn[Any]:
     """A column of one StrEnum's strings, with the CHECK constraint that enforces them."""
     listed = ", ".join(f"'{member}'" for member in members)
     check = CheckConstraint(f"{column} IN ({listed})", name=column)
-    return mapped_column(column, Word(members), check, server_default=default)
+    return mapped_column(
+        column, Word(members), check, server_default=default, primary_key=primary_key
+    )

@@ -87,6 +87,7 @@ class OpenAIClient:
         sticky: str,
         tools: Sequence[Mapping[str, Any]] = (),
         seed: int | None = None,
+        top_p: float | None = None,
         num_taken: int = 0,
         sampling: SamplingConfig = WHOLE_DISTRIBUTION,
     ) -> ChatReply:
@@ -101,6 +102,8 @@ class OpenAIClient:
             body["tools"] = list(tools)
         if seed is not None:
             body["seed"] = seed
+        if top_p is not None:
+            body["top_p"] = top_p
         request = RefusedRequest(num_taken, self._max_context, tuple(sampling.given))
         failures: list[NoReply] = []
         for endpoint in self._balancer.candidates(sticky):

@@ -184,7 +184,7 @@ def _system_arguments() -> tuple[str, ...]:
             arguments += ["--symlink", os.readlink(path), str(path)]
         elif path.is_dir():
             arguments += ["--ro-bind", str(path), str(path)]
-    search = list(SEARCH)
+    search: list[str] = list(SEARCH)
     library: dict[str, str] = {}
     if (prefix := own_python()) is not None:
         # Made by bwrap itself, the folder above would be root's alone.

@@ -79,8 +79,9 @@ class RepositoryCache:
         objects.mkdir()
         shutil.copyfile(entry / ".git" / "index", index)
         shutil.copystat(entry / ".git" / "index", index)  # git compares its time with the files'
-        for path in (objects, index) if uid is not None else ():
-            os.chown(path, uid, uid)
+        if uid is not None:
+            os.chown(objects, uid, uid)
+            os.chown(index, uid, uid)
 
     def _lent(self) -> set[str]:
         lent: set[str] = set()

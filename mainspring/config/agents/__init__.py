@@ -1,1 +1,1 @@
-"""Sections of agents: who plays, with which texts, in which context."""
+"""Sections of who plays and who judges: agents, their texts and contexts, and judges."""

@@ -5,12 +5,13 @@ Owns the table of which setting belongs to which other. A part of one's own may 
 its section. Pure; imported by `pairs`, which has the other settings that mean nothing together.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from pydantic import BaseModel
 
 from mainspring.config.agents.agent import AgentConfig
+from mainspring.config.agents.judges import JudgeConfig
 from mainspring.config.curriculum import CurriculumConfig
 from mainspring.config.evaluations.evaluation import EvalSchedule
 from mainspring.config.policy import PolicyConfig
@@ -38,6 +39,9 @@ class Together(Protocol):
     def evaluation(self) -> EvalSchedule: ...
 
     @property
+    def judges(self) -> Mapping[str, JudgeConfig]: ...
+
+    @property
     def policy(self) -> PolicyConfig: ...
 
     @property
@@ -58,6 +62,7 @@ RATIO_LOSSES = ("clip", "dual_clip", "cispo", "gspo")
 
 def leftovers(config: Together) -> Iterator[str]:
     """A line for each group of settings that nothing reads."""
+    yield from unused_judges(config.judges, config.reward)
     trainer, agent = config.trainer, config.agent
     own_loss = ":" in trainer.loss
     own_advantage = ":" in trainer.advantage
@@ -177,3 +182,14 @@ def leftovers(config: Together) -> Iterator[str]:
 
 def _is_changed(section: BaseModel, name: str) -> bool:
     return getattr(section, name) != type(section).model_fields[name].get_default()
+
+
+def unused_judges(judges: Mapping[str, JudgeConfig], reward: RewardConfig) -> Iterator[str]:
+    """A line for each judge that is never asked."""
+    used = {part.judge for part in reward.parts}
+    for name in judges:
+        if name not in used:
+            yield (
+                f"[judges.{name}] is used by no part of [reward]: it is never asked; add a part "
+                f'with name = "judge" and judge = "{name}"'
+            )

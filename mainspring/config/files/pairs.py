@@ -389,7 +389,7 @@ def _idle(config: Together) -> Iterator[str]:
             yield f"evaluation.sampling.{split}.{idle}"
     for part in config.reward.parts:
         if not part.weight and any(other.weight for other in config.reward.parts):
-            yield f'reward.parts "{part.name}" has the weight 0: it is computed and not counted'
+            yield f'reward.parts "{part.label}" has the weight 0: it is computed and not counted'
     for name, values in (
         ("policy.engines", config.policy.engines),
         ("evaluation.splits", config.evaluation.splits),

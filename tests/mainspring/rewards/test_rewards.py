@@ -14,6 +14,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.reward import RewardPart
 from mainspring.errors import ConfigError
 from mainspring.rewards import scoring
+from mainspring.rewards.judges import check_judges
 from mainspring.rewards.scoring import Outcome, RewardBroken, Scored, check_parts, score
 from mainspring.status import StopReason, Verdict
 from mainspring.tasks.criterion import GradeReport
@@ -40,9 +41,9 @@ def ended(**changes: object) -> Outcome:
     return dataclasses.replace(ENDED, **changes)
 
 
-def config(*parts: dict[str, object]) -> CampaignConfig:
+def config(*parts: dict[str, object], **sections: object) -> CampaignConfig:
     return CampaignConfig.model_validate(
-        {"name": "c", "trainer": {"warm_start": {}}, "reward": {"parts": parts}}
+        {"name": "c", "trainer": {"warm_start": {}}, "reward": {"parts": parts}, **sections}
     )
 
 
@@ -220,8 +221,12 @@ def test_the_examples_of_the_page_can_be_started(monkeypatch: pytest.MonkeyPatch
     (tmp_path / "my_rewards.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     examples = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    assert len(examples) == 2
+    assert len(examples) == 3
     for example in examples:
-        check_parts(config(*tomllib.loads(example)["reward"]["parts"]))
+        sections = tomllib.loads(example)
+        parts, judges = sections["reward"]["parts"], sections.get("judges", {})
+        campaign = config(*parts, judges=judges)
+        check_parts(campaign)
+        check_judges(campaign)
     for name in scoring.PARTS:
         assert f"| `{name}` |" in page

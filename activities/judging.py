@@ -1,0 +1,213 @@
+"""Judgements: ask a judge for its votes on a turn or a rollout, and store each as it comes.
+
+Safe to run twice: what is stored is answered from the store, and only votes that are not are asked
+for; of two attempts at once the first vote stands. Invariants: no judge is asked without a bound; a
+judgement that cannot be had is stored as missing with its reason, and is no number; what a judge of
+one's own does wrong ends no worker.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from activities.implements import implements
+from infra.db.cache import FactCache, RolloutFacts
+from infra.db.database import Database
+from infra.db.programs import model_requests
+from infra.db.rollouts import judged_turns, judgements, rollouts
+from infra.db.rollouts.judgements import Question
+from infra.judges.judge import (
+    JudgeBusy,
+    JudgeFailing,
+    JudgeRefused,
+    JudgesInUse,
+    failure_of_own,
+)
+from infra.temporal.heartbeat import Beat, heartbeating
+from mainspring.config.agents.judges import JudgeConfig, Judged
+from mainspring.config.run import RunConfig
+from mainspring.errors import ConfigError
+from mainspring.ids import RolloutId
+from mainspring.programs.profiles.choice import is_program
+from mainspring.programs.record import BranchKind, RequestState
+from mainspring.protocol.activities import JUDGE
+from mainspring.protocol.judging import JudgeInput, JudgeResult
+from mainspring.rewards.judge_prompts import digest_of, prompt_of
+from mainspring.rewards.shown import ShownRecord, ShownTurn, of_program
+from mainspring.rewards.votes import Judgement, Vote, score_of, vote_of
+from mainspring.words.causes import shortened
+from mainspring.words.plain_text import plain
+
+MAX_WAIT_S = 60.0
+"""Longer waits that an endpoint asks for are cut to this: a rollout's end waits for them."""
+REASON_CHARS = 500
+"""Characters stored of why a judgement is missing."""
+TOLD_CHARS = 200
+"""Characters of it that the workflow is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One question with all that its votes need."""
+
+    question: Question
+    facts: RolloutFacts
+    config: JudgeConfig
+    prompt: str
+
+
+class JudgeActivities:
+    def __init__(self, db: Database, cache: FactCache, judges: JudgesInUse) -> None:
+        self._db = db
+        self._cache = cache
+        self._judges = judges
+
+    @implements(JUDGE)
+    async def judge(self, ask: JudgeInput) -> JudgeResult:
+        question = Question(ask.rollout, ask.epoch, ask.judge, ask.of, ask.call)
+        async with heartbeating(f"judge {ask.judge}", asks=True) as beat:
+            stands = await judgements.get(self._db, question)
+            if stands is not None:
+                return _result(stands)
+            facts = await self._cache.rollout(ask.rollout)
+            config = _judge_of(facts, ask.judge)
+            record = await self._record(question, facts, config)
+            if record is None:
+                return JudgeResult(is_judged=False)
+            try:
+                prompt = prompt_of(config, ask.of, record)
+            except ConfigError as broken:
+                # Tried with samples before the run was stored: this record differs from them.
+                return await self._settle(question, "", 0, {}, f"its prompt: {broken.message}")
+            return await self._ask(_Asked(question, facts, config, prompt), beat)
+
+    async def _ask(self, asked: _Asked, beat: Beat) -> JudgeResult:
+        """Raises JudgeFailing while the judge may be asked again."""
+        given = await judgements.votes(self._db, asked.question)
+        wanted = [number for number in range(asked.config.votes) if number not in given]
+        answers = await asyncio.gather(
+            *(self._vote(asked, number) for number in wanted), return_exceptions=True
+        )
+        failing: list[JudgeFailing] = []
+        refused: list[JudgeRefused] = []
+        for answer in answers:
+            if isinstance(answer, JudgeFailing):
+                failing.append(answer)
+            elif isinstance(answer, JudgeRefused):
+                refused.append(answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+        if wanted:  # another attempt may have stored votes before this one did
+            given = await judgements.votes(self._db, asked.question)
+        beat.show(f"judge {asked.question.judge}: {len(given)} of {asked.config.votes} votes")
+        missing = refused[0].message if refused else None
+        if failing and not refused:
+            missing = _given_up(asked, failing, beat)
+        return await self._settle(
+            asked.question, digest_of(asked.prompt), asked.config.votes, given, missing
+        )
+
+    async def _vote(self, asked: _Asked, number: int) -> None:
+        """Ask for one vote and store it. Raises JudgeFailing, JudgeRefused, and what the store
+        raises."""
+        config, question = asked.config, asked.question
+        limit_s = config.request_timeout_s
+        async with self._judges.asking(
+            asked.facts.campaign, question.judge, config, limit_s
+        ) as judge:
+            try:
+                async with asyncio.timeout(limit_s):
+                    text = await judge.vote(asked.prompt, question.rollout, number)
+            except TimeoutError:
+                raise JudgeFailing(
+                    f"judge {question.judge}: no vote within {limit_s:g} s",
+                    remedy=f"raise judges.{question.judge}.request_timeout_s",
+                ) from None
+            except Exception as error:
+                raise failure_of_own(question.judge, error) from error
+        if not isinstance(text, str):
+            raise JudgeRefused(
+                f"judge {question.judge} gave a {type(text).__name__}, expected text"
+            )
+        vote = Vote(text, vote_of(config, text))
+        await judgements.put_vote(self._db, question, number, vote)
+
+    async def _settle(
+        self,
+        question: Question,
+        digest: str,
+        wanted: int,
+        given: dict[int, Vote],
+        missing: str | None,
+    ) -> JudgeResult:
+        votes = [given[number] for number in sorted(given)]
+        settled = await judgements.put(
+            self._db,
+            question,
+            prompt_sha256=digest,
+            score=score_of(votes, wanted) if wanted else None,
+            given=votes,
+            missing=None if missing is None else shortened(plain(missing), REASON_CHARS),
+        )
+        return _result(settled)
+
+    async def _record(
+        self, question: Question, facts: RolloutFacts, judge: JudgeConfig
+    ) -> ShownRecord | None:
+        """None: a turn that ran nothing."""
+        key = (question.rollout, question.epoch)
+        if question.of is Judged.TURNS:
+            turns, num_before = await judged_turns.up_to(self._db, *key, question.call, judge.steps)
+            return ShownRecord(facts.task.issue, turns, num_before) if turns else None
+        patch = await rollouts.get_patch(self._db, *key) or b""
+        turns = await (
+            self._of_program(*key) if is_program(facts.config.agent) else self._all(*key)
+        )
+        return ShownRecord(facts.task.issue, turns, patch=patch.decode(errors="replace"))
+
+    async def _all(self, rollout: RolloutId, epoch: int) -> list[ShownTurn]:
+        return await judged_turns.whole(self._db, rollout, epoch)
+
+    async def _of_program(self, rollout: RolloutId, epoch: int) -> list[ShownTurn]:
+        """From the last request of its own turns, which holds those before."""
+        own = [
+            request.number
+            for request in await model_requests.history(self._db, rollout, epoch)
+            if request.kind is BranchKind.MAIN and request.state is RequestState.STORED
+        ]
+        if not own:
+            return []
+        _, request, call = await model_requests.read(self._db, rollout, epoch, own[-1])
+        return [] if call is None else of_program(request, call.reply)
+
+
+def _judge_of(facts: RolloutFacts, name: str) -> JudgeConfig:
+    assert isinstance(facts.config, RunConfig), "supervised runs have no rollouts"
+    return facts.config.judges[name]
+
+
+def _given_up(asked: _Asked, failing: list[JudgeFailing], beat: Beat) -> str:
+    """Why no vote is asked for again. Raises the failure while one is."""
+    worst = next((each for each in failing if not isinstance(each, JudgeBusy)), failing[0])
+    waits = [each.retry_after_s for each in failing if each.retry_after_s is not None]
+    wait_s = max(waits, default=None)
+    worst.retry_after_s = None if wait_s is None else min(wait_s, MAX_WAIT_S)
+    if isinstance(worst, JudgeBusy):
+        raise worst
+    earlier = beat.earlier("failed")
+    num_failed = (earlier if isinstance(earlier, int) else 0) + 1
+    if num_failed <= asked.config.retries:
+        # Temporal's own count has attempts that a drained or killed worker did not finish.
+        beat.tell("failed", num_failed)
+        raise worst
+    tries = "1 try" if num_failed == 1 else f"{num_failed} tries"
+    return f"after {tries}: {worst.message}"
+
+
+def _result(judgement: Judgement) -> JudgeResult:
+    missing = judgement.missing
+    return JudgeResult(
+        score=judgement.score,
+        num_votes=judgement.num_votes,
+        num_valid=judgement.num_valid,
+        missing=None if missing is None else shortened(missing, TOLD_CHARS),
+    )

@@ -1,0 +1,1 @@
+"""Judges: models that vote on turns and rollouts."""
