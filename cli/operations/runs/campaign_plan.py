@@ -12,6 +12,7 @@ from typing import Any
 from bundled import shape as bundled_shape
 from cli.operations.checks.memory_item import memory_here
 from cli.operations.machine.gpus_here import GpusHere, gpus_here
+from mainspring.agents.choice import check_agents
 from mainspring.algorithms.choice import check_device
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.files.pairs import warnings
@@ -50,6 +51,7 @@ def plan_campaign(
 ) -> Planned:
     """Raises ConfigError and ModelError."""
     config = load_campaign(file)
+    check_agents(config)
     check_device(config.trainer)
     check_context(config.agent, config.policy)
     if model is not None:
