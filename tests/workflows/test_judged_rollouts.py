@@ -336,7 +336,7 @@ async def test_a_judge_of_ones_own(
 ) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     cluster.policy.say = says(FIX, SUBMIT)
-    config = config_of(endpoint, kind="test_judges:LengthJudge", votes=2)
+    config = config_of(endpoint, kind="test_judged_rollouts:LengthJudge", votes=2)
     check_named(config)
     _, handle = await begin(cluster, config)
     assert (await handle.result()).reward == 1.5
