@@ -50,6 +50,7 @@ class Judging:
         """Wait for all. Why the rollout is to be masked; None: it can be scored."""
         if not self._under_way:
             return None
+        activity_calls.raise_if_cancelled()  # the grading may have swallowed it
         num_open = sum(not task.done() for task in self._under_way)
         if num_open:
             workflow.set_current_details(f"waiting for {num_open} judgements")
@@ -82,6 +83,8 @@ class Judging:
             ),
             own_s=plan.attempt_s,
             summary=f"judge {plan.judge}: {what}",
+            # The server tells an activity that waits for its next try only then.
+            cancelled=workflow.ActivityCancellationType.TRY_CANCEL,
         )
         if not plan.required or not result.is_judged or result.score is not None:
             return None

@@ -257,8 +257,9 @@ async def test_a_vote_that_was_lost_is_the_only_one_asked_again(
     assert died and result.reward == 1.5 and len(endpoint.asked) == 4
 
 
+@pytest.mark.parametrize("at_its_end", [False, True])
 async def test_a_cancelled_rollout_cancels_its_judgements(
-    cluster: Cluster, endpoint: Endpoint
+    cluster: Cluster, endpoint: Endpoint, at_its_end: bool
 ) -> None:
     cluster.policy.say = says(FIX, SUBMIT)
     endpoint.script.extend([(503, {"Retry-After": "3600"}, "later")] * 9)
@@ -271,7 +272,12 @@ async def test_a_cancelled_rollout_cancels_its_judgements(
             for each in pending
         )
 
+    async def graded() -> bool:
+        return (await cluster.row(rollout)).verdict is not None
+
     await until(waits)
+    if at_its_end:
+        await until(graded)
     await handle.cancel()
     with pytest.raises(WorkflowFailureError) as ended:
         await handle.result()
