@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from mainspring.config.judges import Judged
+    from mainspring.config.judges import JudgeScope
     from mainspring.protocol.activities import JUDGE
     from mainspring.protocol.judging import JudgeInput, JudgePlan
     from mainspring.protocol.rollout import RolloutInput
@@ -40,11 +40,11 @@ class Judging:
         end = tally.num_turns - (tally.stop is StopReason.SUBMITTED)
         for call in range(first, end):
             if call + 1 < tally.num_turns or not tally.num_format_errors:
-                self._ask(Judged.TURNS, call, f"turn {call + 1}")
+                self._ask(JudgeScope.TURNS, call, f"turn {call + 1}")
 
     def ended(self) -> None:
         """The rollout's last turn is stored, and its patch."""
-        self._ask(Judged.ROLLOUT, 0, "rollout")
+        self._ask(JudgeScope.ROLLOUT, 0, "rollout")
 
     async def done(self) -> str | None:
         """Wait for all. Why the rollout is to be masked; None: it can be scored."""
@@ -66,7 +66,7 @@ class Judging:
             task.add_done_callback(_forget)
         self._under_way = []
 
-    def _ask(self, of: Judged, call: int, what: str) -> None:
+    def _ask(self, of: JudgeScope, call: int, what: str) -> None:
         for plan in self._plans:
             if plan.of is of:
                 self._under_way.append(asyncio.create_task(self._judge(plan, call, what)))
@@ -95,6 +95,6 @@ class Judging:
 
 
 def _forget(task: asyncio.Task[str | None]) -> None:
-    """A failure of what was given up is told to nobody, and asyncio would log it as lost."""
+    """Take the failure of what was given up: asyncio would log it as lost."""
     if not task.cancelled():
         task.exception()
