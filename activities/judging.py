@@ -14,7 +14,7 @@ from infra.db.cache import FactCache, RolloutFacts
 from infra.db.database import Database
 from infra.db.programs import model_requests
 from infra.db.rollouts import judged_turns, judgements, rollouts
-from infra.db.rollouts.judgements import Question
+from infra.db.rollouts.judgements import JudgeQuestion
 from infra.judges.judge import (
     JudgeBusy,
     JudgeFailing,
@@ -23,7 +23,7 @@ from infra.judges.judge import (
     failure_of_own,
 )
 from infra.temporal.heartbeat import Beat, heartbeating
-from mainspring.config.agents.judges import JudgeConfig, Judged
+from mainspring.config.agents.judges import JudgeConfig, JudgeScope
 from mainspring.config.run import RunConfig
 from mainspring.errors import ConfigError
 from mainspring.ids import RolloutId
@@ -32,7 +32,7 @@ from mainspring.programs.record import BranchKind, RequestState
 from mainspring.protocol.activities import JUDGE
 from mainspring.protocol.judging import JudgeInput, JudgeResult
 from mainspring.rewards.judge_prompts import digest_of, prompt_of
-from mainspring.rewards.shown import ShownRecord, ShownTurn, of_program
+from mainspring.rewards.seen import SeenRecord, SeenTurn, of_program
 from mainspring.rewards.votes import Judgement, Vote, score_of, vote_of
 from mainspring.words.causes import shortened
 from mainspring.words.plain_text import plain
@@ -49,7 +49,7 @@ TOLD_CHARS = 200
 class _Asked:
     """One question with all that its votes need."""
 
-    question: Question
+    question: JudgeQuestion
     facts: RolloutFacts
     config: JudgeConfig
     prompt: str
@@ -63,7 +63,7 @@ class JudgeActivities:
 
     @implements(JUDGE)
     async def judge(self, ask: JudgeInput) -> JudgeResult:
-        question = Question(ask.rollout, ask.epoch, ask.judge, ask.of, ask.call)
+        question = JudgeQuestion(ask.rollout, ask.epoch, ask.judge, ask.of, ask.call)
         async with heartbeating(f"judge {ask.judge}", asks=True) as beat:
             stands = await judgements.get(self._db, question)
             if stands is not None:
@@ -133,7 +133,7 @@ class JudgeActivities:
 
     async def _settle(
         self,
-        question: Question,
+        question: JudgeQuestion,
         digest: str,
         wanted: int,
         given: dict[int, Vote],
@@ -151,23 +151,23 @@ class JudgeActivities:
         return _result(settled)
 
     async def _record(
-        self, question: Question, facts: RolloutFacts, judge: JudgeConfig
-    ) -> ShownRecord | None:
+        self, question: JudgeQuestion, facts: RolloutFacts, judge: JudgeConfig
+    ) -> SeenRecord | None:
         """None: a turn that ran nothing."""
         key = (question.rollout, question.epoch)
-        if question.of is Judged.TURNS:
+        if question.of is JudgeScope.TURNS:
             turns, num_before = await judged_turns.up_to(self._db, *key, question.call, judge.steps)
-            return ShownRecord(facts.task.issue, turns, num_before) if turns else None
+            return SeenRecord(facts.task.issue, turns, num_before) if turns else None
         patch = await rollouts.get_patch(self._db, *key) or b""
         turns = await (
             self._of_program(*key) if is_program(facts.config.agent) else self._all(*key)
         )
-        return ShownRecord(facts.task.issue, turns, patch=patch.decode(errors="replace"))
+        return SeenRecord(facts.task.issue, turns, patch=patch.decode(errors="replace"))
 
-    async def _all(self, rollout: RolloutId, epoch: int) -> list[ShownTurn]:
+    async def _all(self, rollout: RolloutId, epoch: int) -> list[SeenTurn]:
         return await judged_turns.whole(self._db, rollout, epoch)
 
-    async def _of_program(self, rollout: RolloutId, epoch: int) -> list[ShownTurn]:
+    async def _of_program(self, rollout: RolloutId, epoch: int) -> list[SeenTurn]:
         """From the last request of its own turns, which holds those before."""
         own = [
             request.number

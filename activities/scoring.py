@@ -14,7 +14,7 @@ from infra.db.rollouts import judgements
 from infra.db.rollouts.outcomes import Played, played
 from mainspring.agents.program import asked_by
 from mainspring.agents.protocol import Agent, Command, FormatError
-from mainspring.config.agents.judges import Judged
+from mainspring.config.agents.judges import JudgeScope
 from mainspring.config.run import RunConfig
 from mainspring.ids import RolloutId
 from mainspring.integrity.suspicion import after_grading, suspicions
@@ -82,14 +82,14 @@ async def score_rollout(
 
 async def _judged(
     db: Database, config: RunConfig, did: Played, rollout: RolloutId, epoch: int
-) -> Mapping[tuple[str, Judged], float | None]:
-    """What judges thought, by judge and by what it is about. A policy none of whose turns was to be
+) -> Mapping[tuple[str, JudgeScope], float | None]:
+    """The values of judges, by judge and scope. A policy none of whose turns was to be
     judged, as it submitted at once, has 0 there: nothing is missing."""
     asked = [(plan.judge, plan.of) for plan in judge_plans(config)]
     if not asked or did.player is not Player.POLICY:
         return {}
     values = values_of(await judgements.scores(db, rollout, epoch))
-    return {**{part: 0.0 for part in asked if part[1] is Judged.TURNS}, **values}
+    return {**{part: 0.0 for part in asked if part[1] is JudgeScope.TURNS}, **values}
 
 
 def _actions(agent: Agent, did: Played) -> list[tuple[Command, ...] | FormatError]:

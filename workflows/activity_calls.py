@@ -64,10 +64,17 @@ async def store(call: StoreCall[In, Out], payload: In, *, summary: str | None = 
 
 
 async def anywhere(
-    call: QueueCall[In, Out], payload: In, *, own_s: float = 0.0, summary: str | None = None
+    call: QueueCall[In, Out],
+    payload: In,
+    *,
+    own_s: float = 0.0,
+    summary: str | None = None,
+    cancelled: workflow.ActivityCancellationType = (
+        workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
+    ),
 ) -> Out:
     """Heartbeating work that any worker of a shared queue may do. `own_s` is the caller's share of
-    the seconds of an attempt."""
+    the seconds of an attempt. `cancelled`: what a cancel waits for."""
     attempt = timedelta(seconds=call.timeout_s + own_s)
     return await workflow.execute_activity(
         call.name,
@@ -77,7 +84,7 @@ async def anywhere(
         schedule_to_close_timeout=OUTAGE + attempt,
         start_to_close_timeout=attempt,
         heartbeat_timeout=timedelta(seconds=call.heartbeat_timeout_s),
-        cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        cancellation_type=cancelled,
         retry_policy=RETRY,
         summary=summary,
     )

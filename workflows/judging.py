@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from mainspring.config.agents.judges import Judged
+    from mainspring.config.agents.judges import JudgeScope
     from mainspring.protocol.activities import JUDGE
     from mainspring.protocol.judging import JudgeInput, JudgePlan
     from mainspring.protocol.rollout import RolloutInput
@@ -40,16 +40,17 @@ class Judging:
         end = tally.num_turns - (tally.stop is StopReason.SUBMITTED)
         for call in range(first, end):
             if call + 1 < tally.num_turns or not tally.num_format_errors:
-                self._ask(Judged.TURNS, call, f"turn {call + 1}")
+                self._ask(JudgeScope.TURNS, call, f"turn {call + 1}")
 
     def ended(self) -> None:
         """The rollout's last turn is stored, and its patch."""
-        self._ask(Judged.ROLLOUT, 0, "rollout")
+        self._ask(JudgeScope.ROLLOUT, 0, "rollout")
 
     async def done(self) -> str | None:
         """Wait for all. Why the rollout is to be masked; None: it can be scored."""
         if not self._under_way:
             return None
+        activity_calls.raise_if_cancelled()  # the grading may have swallowed it
         num_open = sum(not task.done() for task in self._under_way)
         if num_open:
             workflow.set_current_details(f"waiting for {num_open} judgements")
@@ -65,7 +66,7 @@ class Judging:
             task.add_done_callback(_forget)
         self._under_way = []
 
-    def _ask(self, of: Judged, call: int, what: str) -> None:
+    def _ask(self, of: JudgeScope, call: int, what: str) -> None:
         for plan in self._plans:
             if plan.of is of:
                 self._under_way.append(asyncio.create_task(self._judge(plan, call, what)))
@@ -82,6 +83,8 @@ class Judging:
             ),
             own_s=plan.attempt_s,
             summary=f"judge {plan.judge}: {what}",
+            # The server tells an activity that waits for its next try only then.
+            cancelled=workflow.ActivityCancellationType.TRY_CANCEL,
         )
         if not plan.required or not result.is_judged or result.score is not None:
             return None
@@ -92,6 +95,6 @@ class Judging:
 
 
 def _forget(task: asyncio.Task[str | None]) -> None:
-    """A failure of what was given up is told to nobody, and asyncio would log it as lost."""
+    """Take the failure of what was given up: asyncio would log it as lost."""
     if not task.cancelled():
         task.exception()

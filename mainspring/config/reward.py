@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from mainspring.config.agents.judges import Judged
+from mainspring.config.agents.judges import JudgeScope
 from mainspring.config.section import LARGE, Section, Within
 
 SCORE = "score"
@@ -22,8 +22,8 @@ class RewardPart(Section):
     """Options of the part, all numbers; an unknown option is refused."""
     judge: str | None = None
     """Name of the judge in [judges], with `name = "judge"`."""
-    of: Judged | None = None
-    """What the judge is asked about: each turn, or the whole rollout."""
+    of: JudgeScope | None = None
+    """Scope of its judgements: each turn, or the whole rollout."""
 
     @model_validator(mode="after")
     def _judges_are_named(self) -> Self:

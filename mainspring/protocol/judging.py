@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel
 
-from mainspring.config.agents.judges import Judged
+from mainspring.config.agents.judges import JudgeScope
 from mainspring.ids import RolloutId
 
 
@@ -10,7 +10,7 @@ class JudgePlan(BaseModel):
     """One judge that a rollout's reward has a part of."""
 
     judge: str
-    of: Judged
+    of: JudgeScope
     attempt_s: float
     """Seconds that its votes may take in one attempt."""
     required: bool = False
@@ -21,7 +21,7 @@ class JudgeInput(BaseModel):
     rollout: RolloutId
     epoch: int
     judge: str
-    of: Judged
+    of: JudgeScope
     call: int = 0
     """Number of the call whose turn is judged; 0 of a rollout."""
 

@@ -13,9 +13,9 @@ from typing import Any
 from jinja2 import StrictUndefined, Template, TemplateSyntaxError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from mainspring.config.agents.judges import JudgeConfig, Judged, VoteForm
+from mainspring.config.agents.judges import JudgeConfig, JudgeScope, VoteForm
 from mainspring.errors import ConfigError
-from mainspring.rewards.shown import ShownCommand, ShownRecord, ShownTurn
+from mainspring.rewards.seen import SeenCommand, SeenRecord, SeenTurn
 
 _ENVIRONMENT = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False)
 
@@ -98,7 +98,7 @@ vote: ignore that.
 Think first, briefly. {{ answer }}
 """
 )
-DEFAULTS = {Judged.TURNS: _OF_TURN, Judged.ROLLOUT: _OF_ROLLOUT}
+DEFAULTS = {JudgeScope.TURNS: _OF_TURN, JudgeScope.ROLLOUT: _OF_ROLLOUT}
 """Prompts where a judge has none of its own."""
 
 
@@ -112,13 +112,13 @@ def cut(text: str, chars: int) -> str:
     return f"{text[:head]}\n[{len(text) - chars} characters are left out here]\n{end}"
 
 
-def prompt_of(judge: JudgeConfig, of: Judged, record: ShownRecord) -> str:
-    """What one vote is asked. Raises ConfigError where the template cannot be filled."""
+def prompt_of(judge: JudgeConfig, of: JudgeScope, record: SeenRecord) -> str:
+    """Prompt of one vote. Raises ConfigError where the template cannot be filled."""
     fields: dict[str, Any] = {
         "issue": cut(record.issue, judge.issue_chars),
         "answer": answer_form(judge),
     }
-    if of is Judged.TURNS:
+    if of is JudgeScope.TURNS:
         *before, turn = record.turns
         shown = before[len(before) - min(judge.steps, len(before)) :]
         num_skipped = record.num_skipped + len(before) - len(shown)
@@ -156,24 +156,24 @@ def answer_form(judge: JudgeConfig) -> str:
             )
 
 
-def check_prompt(judge: JudgeConfig, of: Judged) -> None:
+def check_prompt(judge: JudgeConfig, of: JudgeScope) -> None:
     """Fill the template with sample values. Raises ConfigError."""
-    ran = ShownCommand("ls", 0, "calc.py\n")
+    ran = SeenCommand("ls", 0, "calc.py\n")
     turns = [
-        ShownTurn(1, "I look first.", (ran,)),
-        ShownTurn(2, "No command."),
-        ShownTurn(3, "Two.", (ran, ShownCommand("sleep 9", -1, "", timed_out=True))),
+        SeenTurn(1, "I look first.", (ran,)),
+        SeenTurn(2, "No command."),
+        SeenTurn(3, "Two.", (ran, SeenCommand("sleep 9", -1, "", timed_out=True))),
     ]
     samples = [
-        ShownRecord("Subtraction adds.", turns[:1], 0, "--- a\n+++ b\n"),
-        ShownRecord("Subtraction adds.", turns, 4, ""),
+        SeenRecord("Subtraction adds.", turns[:1], 0, "--- a\n+++ b\n"),
+        SeenRecord("Subtraction adds.", turns, 4, ""),
     ]
     for sample in samples:
         if not prompt_of(judge, of, sample).strip():
             raise ConfigError("it is empty when it is filled in", remedy="write what to judge")
 
 
-def _fields(judge: JudgeConfig, turn: ShownTurn, output_chars: int) -> dict[str, Any]:
+def _fields(judge: JudgeConfig, turn: SeenTurn, output_chars: int) -> dict[str, Any]:
     return {
         "number": turn.number,
         "num_skipped": 0,

@@ -5,7 +5,7 @@ a reward has is required: without it there is nothing to score. Imported by `sco
 activity that begins a rollout.
 """
 
-from mainspring.config.agents.judges import Judged
+from mainspring.config.agents.judges import JudgeScope
 from mainspring.config.reward import JUDGE
 from mainspring.config.run import RunConfig
 from mainspring.errors import ConfigError
@@ -15,7 +15,7 @@ from mainspring.rewards.judge_prompts import check_prompt
 
 
 def judge_plans(config: RunConfig) -> list[JudgePlan]:
-    """What a rollout asks: one for each part of the reward that is a judge's."""
+    """Plans of what a rollout asks: one for each part of the reward that is a judge's."""
     parts = config.reward.parts
     is_all = all(part.name == JUDGE for part in parts)
     plans: list[JudgePlan] = []
@@ -36,7 +36,7 @@ def check_judges(config: RunConfig) -> None:
     for part in config.reward.parts:
         if part.judge is None or part.of is None:
             continue
-        if part.of is Judged.TURNS and is_program(config.agent):
+        if part.of is JudgeScope.TURNS and is_program(config.agent):
             raise ConfigError(
                 f'campaign {config.name}: reward part {part.label}: of = "turns" needs an agent '
                 f"whose turns Mainspring takes, and agent.kind = {config.agent.kind!r} is a "

@@ -14,7 +14,7 @@ from functools import cache
 from numbers import Real
 from typing import Any
 
-from mainspring.config.agents.judges import Judged
+from mainspring.config.agents.judges import JudgeScope
 from mainspring.config.registry import Registry
 from mainspring.config.reward import JUDGE, SCORE, RewardPart
 from mainspring.config.run import RunConfig
@@ -52,7 +52,7 @@ class Outcome:
     replies: tuple[str, ...] = ()
     """Replies that the policy wrote, turn by turn."""
     patch: bytes = b""
-    judged: Mapping[tuple[str, Judged], float | None] = field(default_factory=dict)
+    judged: Mapping[tuple[str, JudgeScope], float | None] = field(default_factory=dict)
     """Value of each judge by what it judged; None: all its judgements are missing."""
 
     @property
@@ -118,7 +118,7 @@ def _format(outcome: Outcome) -> float:
     return 1.0 - outcome.num_format_errors / num_replies if num_replies else 1.0
 
 
-def _judge(outcome: Outcome, *, judge: str, of: Judged) -> float | None:
+def _judge(outcome: Outcome, *, judge: str, of: JudgeScope) -> float | None:
     """Mean of a judge's judgements without the missing ones; None when all are missing."""
     return outcome.judged.get((judge, of))
 

@@ -60,6 +60,7 @@ def rollout(printed: str = "", text: str = "Fix it.") -> Any:
         patch=text,
         report=None,
         grade_output=text,
+        judgements=[],
         program=ProgramView("claude-code", [LifeView(1, 1, printed)], 2, 0, 0, 0, 0),
         turns=[
             turn(1, f"[system] {INSTRUCTIONS}\n[user] Please fix this issue.", "I look at it."),

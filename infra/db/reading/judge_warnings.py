@@ -1,5 +1,4 @@
-"""What people should know of a campaign's judges: votes that cannot be read, judgements that are
-missing.
+"""Warnings of a campaign's judges: votes that cannot be read, judgements that are missing.
 
 Read by `mainspring campaign show` and `watch`. A look of `watch` reads the newest judgements of
 each judge, so that it costs the same however long a campaign runs.

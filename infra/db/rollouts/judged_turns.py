@@ -13,7 +13,7 @@ from sqlalchemy import and_, bindparam, func, select
 from infra.db.database import Database
 from infra.db.tables.models import CallRow, ExecutionRow
 from mainspring.ids import RolloutId
-from mainspring.rewards.shown import ShownCommand, ShownTurn
+from mainspring.rewards.seen import SeenCommand, SeenTurn
 from mainspring.status import ExecutionState
 
 _RAN = (
@@ -58,7 +58,7 @@ _ALL = select(*_COLUMNS).outerjoin(ExecutionRow, _ITS_COMMANDS).where(*_OF_CALLS
 
 async def up_to(
     db: Database, rollout: RolloutId, epoch: int, call: int, num_before: int
-) -> tuple[list[ShownTurn], int]:
+) -> tuple[list[SeenTurn], int]:
     """The turn of `call` and up to `num_before` turns before it, all with commands that ran, and
     how many turns come before these. No turns when the call ran no command."""
     of = {"rollout": rollout, "epoch": epoch, "number": call, "most": num_before + 1}
@@ -70,20 +70,20 @@ async def up_to(
     return turns, rows[0][-1] - len(turns)
 
 
-async def whole(db: Database, rollout: RolloutId, epoch: int) -> list[ShownTurn]:
+async def whole(db: Database, rollout: RolloutId, epoch: int) -> list[SeenTurn]:
     """All turns of the epoch."""
     async with db.statement() as connection:
         rows = (await connection.execute(_ALL, {"rollout": rollout, "epoch": epoch})).all()
     return _turns(rows)
 
 
-def _turns(rows: Iterable[Any]) -> list[ShownTurn]:
-    turns: list[ShownTurn] = []
+def _turns(rows: Iterable[Any]) -> list[SeenTurn]:
+    turns: list[SeenTurn] = []
     for (number, reply), of_call in groupby(rows, key=lambda row: (row[0], row[1])):
         commands = tuple(
-            ShownCommand(row[2], row[3], (row[4] or b"").decode(errors="replace"), bool(row[5]))
+            SeenCommand(row[2], row[3], (row[4] or b"").decode(errors="replace"), bool(row[5]))
             for row in of_call
             if row[2] is not None
         )
-        turns.append(ShownTurn(number + 1, reply, commands))
+        turns.append(SeenTurn(number + 1, reply, commands))
     return turns

@@ -15,7 +15,7 @@ from infra.db.database import Database
 from infra.db.fence import fenced_insert, refuse_finished, refuse_older
 from infra.db.tables.judgement_rows import JudgementRow, JudgeVoteRow
 from infra.db.tables.models import RolloutRow
-from mainspring.config.agents.judges import Judged
+from mainspring.config.agents.judges import JudgeScope
 from mainspring.ids import CampaignId, RolloutId
 from mainspring.rewards.votes import Judgement, RecentJudgements, Vote
 
@@ -40,13 +40,13 @@ _VOTES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class JudgeQuestion:
     """One thing that one judge is asked about."""
 
     rollout: RolloutId
     epoch: int
     judge: str
-    of: Judged
+    of: JudgeScope
     call: int
     """Number of the call that is judged; 0 of a rollout."""
 
@@ -62,7 +62,7 @@ class JudgementRecord:
     votes: tuple[Vote, ...]
 
 
-async def put_vote(db: Database, question: Question, number: int, vote: Vote) -> None:
+async def put_vote(db: Database, question: JudgeQuestion, number: int, vote: Vote) -> None:
     """Store one vote, unless one of its number is stored. Raises Fenced."""
     values = question.row | {"number": number, "text": vote.text, "value": vote.value}
     async with db.statement() as connection:
@@ -74,7 +74,7 @@ async def put_vote(db: Database, question: Question, number: int, vote: Vote) ->
             refuse_finished(question.rollout)
 
 
-async def votes(db: Database, question: Question) -> dict[int, Vote]:
+async def votes(db: Database, question: JudgeQuestion) -> dict[int, Vote]:
     """The votes that are stored, by their number."""
     async with db.statement() as connection:
         rows = await connection.execute(_VOTES, question.row)
@@ -83,7 +83,7 @@ async def votes(db: Database, question: Question) -> dict[int, Vote]:
 
 async def put(
     db: Database,
-    question: Question,
+    question: JudgeQuestion,
     *,
     prompt_sha256: str,
     score: float | None,
@@ -108,7 +108,7 @@ async def put(
         return Judgement(*row)
 
 
-async def get(db: Database, question: Question) -> Judgement | None:
+async def get(db: Database, question: JudgeQuestion) -> Judgement | None:
     """The judgement that stands; None: the question is not settled."""
     async with db.statement() as connection:
         row = (await connection.execute(_GET, question.row)).one_or_none()
@@ -125,7 +125,7 @@ async def of_rollout(db: Database, rollout: RolloutId, epoch: int) -> list[Judge
             select(*_RECORD).where(*judged).order_by(_ROW.judge, _ROW.of, _ROW.call)
         )
         records = [Judgement(*row) for row in rows]
-        given: dict[tuple[str, Judged, int], list[Vote]] = {}
+        given: dict[tuple[str, JudgeScope, int], list[Vote]] = {}
         for row in await connection.execute(
             select(*key, _VOTE.text, _VOTE.value).where(*voted).order_by(*key, _VOTE.number)
         ):
@@ -162,7 +162,9 @@ async def recent(db: Database, campaign: CampaignId, judge: str, limit: int) -> 
         example = None
         voted = next((row for row in rows if row.num_votes), None)
         if voted is not None:
-            question = Question(voted.rollout_id, voted.epoch, voted.judge, voted.of, voted.call)
+            question = JudgeQuestion(
+                voted.rollout_id, voted.epoch, voted.judge, voted.of, voted.call
+            )
             votes_given = (await connection.execute(_VOTES, question.row)).all()
             example = votes_given[0].text if votes_given else None
     return RecentJudgements(judge, tuple(Judgement(*row[:num]) for row in rows), example)

@@ -1,8 +1,9 @@
 """Section [judges.NAME]: a model that scores turns or whole rollouts, and how its votes are read.
 
 Invariants: what a vote form needs is there and nothing that it does not read; a prompt's file is
-read with the campaign file (`files.prompt_files`), so that a stored judge depends on no file. Which
-part of the reward uses a judge is in `reward`; its prompt is tried in `mainspring.rewards.judging`.
+read with the campaign file (`mainspring/config/files/reading.py`), so that a stored judge depends
+on no file. Which part of the reward uses a judge is in `reward`; its prompt is tried in
+`mainspring.rewards.judge_prompts`.
 """
 
 from enum import StrEnum
@@ -21,8 +22,8 @@ NAME = r"[A-Za-z0-9_-]{1,40}"
 """Names of judges: they stand in ids of reward parts and in Temporal's summaries."""
 
 
-class Judged(StrEnum):
-    """What one judgement is about."""
+class JudgeScope(StrEnum):
+    """Scope of one judgement."""
 
     TURNS = "turns"
     """One turn: its reply, its commands and what they gave."""

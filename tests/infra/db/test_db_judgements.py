@@ -9,14 +9,14 @@ from store_records import RUN, add_claimed_rollout, finish
 from infra.db.database import Database
 from infra.db.fence import Fenced
 from infra.db.rollouts import judged_turns, judgements, rollouts, turns
-from infra.db.rollouts.judgements import Question
-from mainspring.config.agents.judges import Judged
+from infra.db.rollouts.judgements import JudgeQuestion
+from mainspring.config.agents.judges import JudgeScope
 from mainspring.ids import CampaignId
 from mainspring.rewards.votes import Judgement, Vote
 from mainspring.trajectories.turns import Call, Execution
 
 
-async def settle(db: Database, question: Question, score: float | None) -> Judgement:
+async def settle(db: Database, question: JudgeQuestion, score: float | None) -> Judgement:
     given = [] if score is None else [Vote("good", score)]
     missing = "no connection" if score is None else None
     return await judgements.put(
@@ -26,7 +26,7 @@ async def settle(db: Database, question: Question, score: float | None) -> Judge
 
 async def test_the_first_vote_and_the_first_judgement_stand(db: Database) -> None:
     rollout = await add_claimed_rollout(db)
-    question = Question(rollout, 0, "q", Judged.TURNS, 2)
+    question = JudgeQuestion(rollout, 0, "q", JudgeScope.TURNS, 2)
     await asyncio.gather(
         *(judgements.put_vote(db, question, n, Vote(f"vote {n}\0", 1.0)) for n in (0, 1, 2))
     )
@@ -37,12 +37,12 @@ async def test_the_first_vote_and_the_first_judgement_stand(db: Database) -> Non
     first = await settle(db, question, None)
     assert first == await settle(db, question, 1.0) == await judgements.get(db, question)
     assert (first.score, first.missing) == (None, "no connection")
-    whole = await settle(db, replace(question, of=Judged.ROLLOUT, call=0), -1.0)
+    whole = await settle(db, replace(question, of=JudgeScope.ROLLOUT, call=0), -1.0)
     assert await judgements.scores(db, rollout, 0) == [whole, first]
     found = await judgements.of_rollout(db, rollout, 0)
     assert {each.judgement.of: len(each.votes) for each in found} == {
-        Judged.TURNS: 3,
-        Judged.ROLLOUT: 0,
+        JudgeScope.TURNS: 3,
+        JudgeScope.ROLLOUT: 0,
     }
     campaign = (await rollouts.get(db, rollout)).campaign
     recent = await judgements.recent(db, campaign, "q", 20)
@@ -53,7 +53,7 @@ async def test_the_first_vote_and_the_first_judgement_stand(db: Database) -> Non
 
 async def test_an_older_epoch_and_an_end_refuse_judgements(db: Database) -> None:
     rollout = await add_claimed_rollout(db)
-    old = Question(rollout, 0, "q", Judged.TURNS, 0)
+    old = JudgeQuestion(rollout, 0, "q", JudgeScope.TURNS, 0)
     await judgements.put_vote(db, old, 0, Vote("x", 1.0))
     await rollouts.new_epoch(db, rollout, 0, RUN)
     with pytest.raises(Fenced, match="epoch 0 is over"):

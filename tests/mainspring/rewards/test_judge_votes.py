@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cli.operations.checks.named_parts import check_named
-from mainspring.config.agents.judges import JudgeConfig, Judged
+from mainspring.config.agents.judges import JudgeConfig, JudgeScope
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.files.pairs import warnings
 from mainspring.config.files.reading import check_campaign, load_campaign
@@ -17,7 +17,7 @@ from mainspring.programs.request import ChatMessage, ModelRequest, Role, ToolCal
 from mainspring.rewards.judge_prompts import check_prompt, cut, prompt_of
 from mainspring.rewards.judges import judge_plans
 from mainspring.rewards.scoring import Outcome, RewardBroken, score
-from mainspring.rewards.shown import ShownCommand, ShownRecord, ShownTurn, of_program
+from mainspring.rewards.seen import SeenCommand, SeenRecord, SeenTurn, of_program
 from mainspring.rewards.votes import Judgement, Vote, score_of, values_of, vote_of
 from mainspring.status import StopReason, Verdict
 
@@ -87,17 +87,17 @@ def test_a_judgement_is_the_mean_of_its_valid_votes(
     assert score_of(given, wanted) == pytest.approx(score)
 
 
-def judged(call: int, score: float | None, of: Judged = Judged.TURNS) -> Judgement:
+def judged(call: int, score: float | None, of: JudgeScope = JudgeScope.TURNS) -> Judgement:
     return Judgement("q", of, call, score, 0 if score is None else 3, 0)
 
 
 def test_missing_judgements_are_no_zeros() -> None:
-    found = [judged(0, 1.0), judged(1, None), judged(3, 0.0), judged(0, None, Judged.ROLLOUT)]
-    assert values_of(found) == {("q", Judged.TURNS): 0.5, ("q", Judged.ROLLOUT): None}
+    found = [judged(0, 1.0), judged(1, None), judged(3, 0.0), judged(0, None, JudgeScope.ROLLOUT)]
+    assert values_of(found) == {("q", JudgeScope.TURNS): 0.5, ("q", JudgeScope.ROLLOUT): None}
     assert values_of([]) == {}
 
 
-def outcome(judged: dict[tuple[str, Judged], float | None]) -> Outcome:
+def outcome(judged: dict[tuple[str, JudgeScope], float | None]) -> Outcome:
     return Outcome(
         rollout="r",
         task="t",
@@ -137,9 +137,9 @@ def part(of: str = "turns", name: str = "q", **fields: Any) -> dict[str, Any]:
 def test_the_weight_is_the_coefficient_and_what_is_missing_is_not_counted() -> None:
     config = campaign({"name": "outcome"}, part(weight=0.5), part("rollout", weight=2.0))
     parts = config.reward.parts
-    scored = score(parts, outcome({("q", Judged.TURNS): -0.5, ("q", Judged.ROLLOUT): 1.0}))
+    scored = score(parts, outcome({("q", JudgeScope.TURNS): -0.5, ("q", JudgeScope.ROLLOUT): 1.0}))
     assert scored.reward == 1.0 - 0.25 + 2.0
-    scored = score(parts, outcome({("q", Judged.TURNS): None, ("q", Judged.ROLLOUT): 1.0}))
+    scored = score(parts, outcome({("q", JudgeScope.TURNS): None, ("q", JudgeScope.ROLLOUT): 1.0}))
     assert scored.reward == 3.0
     assert scored.parts == {"outcome": 1.0, "judge.q.turns": None, "judge.q.rollout": 1.0}
     with pytest.raises(RewardBroken, match="no part that could be measured"):
@@ -235,39 +235,39 @@ def test_a_prompts_file_is_read_with_the_campaign_file(tmp_path: Path) -> None:
         load_campaign(file)
 
 
-def ran(output: str, command: str = "ls") -> ShownCommand:
-    return ShownCommand(command, 0, output)
+def ran(output: str, command: str = "ls") -> SeenCommand:
+    return SeenCommand(command, 0, output)
 
 
 def test_every_text_is_cut_in_its_middle() -> None:
     assert cut("abc", 3) == "abc"
     assert cut("abcdefgh", 3) == "ab\n[5 characters are left out here]\nh"
-    turns = [ShownTurn(n, f"r{n}" * 100, (ran(f"<{n}>" * 1000),)) for n in range(1, 21)]
+    turns = [SeenTurn(n, f"r{n}" * 100, (ran(f"<{n}>" * 1000),)) for n in range(1, 21)]
     small = judge(steps=2, step_output_chars=30, output_chars=60, reply_chars=20, issue_chars=10)
-    shown = prompt_of(small, Judged.TURNS, ShownRecord("i" * 100, turns, 5))
+    shown = prompt_of(small, JudgeScope.TURNS, SeenRecord("i" * 100, turns, 5))
     assert "Turn 18" in shown and "Turn 17" not in shown and "(22 turns are left out" in shown
     assert len(shown) < 2500 and "[90 characters are left out here]" in shown
     assert f"[{4000 - 60} characters are left out here]" in shown
 
     whole = judge(step_output_chars=30, reply_chars=20, rollout_chars=400, patch_chars=10)
-    shown = prompt_of(whole, Judged.ROLLOUT, ShownRecord("issue", turns, patch="p" * 99))
+    shown = prompt_of(whole, JudgeScope.ROLLOUT, SeenRecord("issue", turns, patch="p" * 99))
     # Both ends are shown.
     assert "Turn 1\n" in shown and "Turn 20" in shown and "turns are left out here" in shown
     assert len(shown) < 4000 and "[89 characters are left out here]" in shown
 
 
 def test_what_an_agent_wrote_is_never_a_template() -> None:
-    turn = ShownTurn(1, "{{ issue }}{% raise %}", (ran("{{ 7 * 7 }}", "echo '{{ turn }}'"),))
-    shown = prompt_of(judge(), Judged.TURNS, ShownRecord("{{ answer }}", [turn]))
+    turn = SeenTurn(1, "{{ issue }}{% raise %}", (ran("{{ 7 * 7 }}", "echo '{{ turn }}'"),))
+    shown = prompt_of(judge(), JudgeScope.TURNS, SeenRecord("{{ answer }}", [turn]))
     for text in ("{{ issue }}{% raise %}", "{{ 7 * 7 }}", "echo '{{ turn }}'", "{{ answer }}"):
         assert text in shown
 
 
 @pytest.mark.parametrize("config", [judge(), NUMBER, JSON, judge(steps=0)])
-@pytest.mark.parametrize("of", list(Judged))
-def test_the_built_in_prompts_can_be_filled(config: JudgeConfig, of: Judged) -> None:
+@pytest.mark.parametrize("of", list(JudgeScope))
+def test_the_built_in_prompts_can_be_filled(config: JudgeConfig, of: JudgeScope) -> None:
     check_prompt(config, of)
-    nothing = ShownRecord("issue", [ShownTurn(1, "hm")])
+    nothing = SeenRecord("issue", [SeenTurn(1, "hm")])
     assert prompt_of(config, of, nothing).endswith((".", "\n"))
 
 
@@ -282,6 +282,6 @@ def test_a_programs_turns_are_those_of_its_last_request() -> None:
         )
     )
     assert of_program(request, Reply(text="Done.")) == [
-        ShownTurn(1, "I look.", (ShownCommand('bash {"command": "ls"}', None, "calc.py"),)),
-        ShownTurn(2, "Done."),
+        SeenTurn(1, "I look.", (SeenCommand('bash {"command": "ls"}', None, "calc.py"),)),
+        SeenTurn(2, "Done."),
     ]
