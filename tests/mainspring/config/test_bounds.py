@@ -32,6 +32,8 @@ FILES: tuple[type[BaseModel], ...] = (
 NEVER = (math.nan, math.inf, -math.inf, True, False, 1e308, -1e308, 10**400, -(10**400))
 MAY_BE_NEGATIVE = {
     ("AlgorithmConfig", "keep_reward"),
+    ("JudgeConfig", "low"),
+    ("JudgeConfig", "high"),
     ("RewardPart", "weight"),
     ("RewardPart", "options"),
     ("SamplingConfig", "top_k"),

@@ -33,6 +33,8 @@ def part_of(value: object, like: object) -> object:
     """`value` without the fields that `like` lacks: those that were added since."""
     if isinstance(value, dict) and isinstance(like, dict):
         return {key: part_of(value[key], like[key]) for key in like}
+    if isinstance(value, list) and isinstance(like, list) and len(value) == len(like):
+        return [part_of(*each) for each in zip(value, like, strict=True)]
     return value
 
 
