@@ -352,15 +352,19 @@ async def test_a_judge_of_ones_own(
 async def test_a_new_epoch_is_judged_anew(cluster: Cluster, endpoint: Endpoint) -> None:
     """Votes of the epoch that diverged are given up while they are under way."""
     cluster.policy.say = says(bash("date +%N"), FIX, SUBMIT)
-    cluster.policy.gate = gate = asyncio.Event()
-    gate.set()
+    gate, first = asyncio.Event(), asyncio.Event()
+
+    async def hold(rollout: str) -> None:
+        if first.is_set():
+            await gate.wait()
+        first.set()
+
+    cluster.policy.hold = hold
     endpoint.script.append((503, {"Retry-After": "3600"}, "later"))
     rollout, handle = await begin(cluster, config_of(endpoint, votes=1))
 
     async def first_turn_done() -> bool:
         _, done = await turns.history(cluster.db, rollout, 0)
-        if done:
-            gate.clear()
         return bool(done and endpoint.asked)
 
     await until(first_turn_done)
