@@ -6,7 +6,7 @@ from types import ModuleType
 
 from temporalio import activity
 
-from activities import campaigns, extensions, grading, playing, rollouts, runs, sandbox
+from activities import campaigns, extensions, grading, judging, playing, rollouts, runs, sandbox
 from activities.programs import programs, sessions
 from activities.replies import answers, replies
 from activities.training import publishing, sending, sft, sft_training, training
@@ -18,6 +18,7 @@ MODULES = (
     campaigns,
     extensions,
     grading,
+    judging,
     playing,
     programs,
     publishing,

@@ -135,7 +135,7 @@ ATTACKS = [
     Attack(
         "other sandboxes' and tasks' files, the hidden tests by their content",
         f"grep -rsaE -D skip '{_SEALED}' {_FOLDERS} && echo ESCAPED; "
-        "ls -d /run/mainspring/* 2>/dev/null | grep -vE '/(run|prepared)$' && echo ESCAPED",
+        "ls -d /run/mainspring/* 2>/dev/null | grep -vE '/(run|prepared|shell)$' && echo ESCAPED",
         ENOUGH_S,
     ),
     Attack("mknod", "mknod /tmp/d b 8 0 2>/dev/null && echo ESCAPED"),

@@ -11,7 +11,7 @@ from bundled import shape
 from bundled.generator import make_instances
 from bundled.model import IM_END, make_bundled_model, make_tokenizer
 from bundled.trajectories import warm_start_messages
-from mainspring.agents.bundled import SYSTEM
+from mainspring.agents.bundled import BundledAgent
 from mainspring.planning.model_shape import read_shape, shape_of
 from mainspring.training.training_faults import CheckpointUnusable
 
@@ -72,7 +72,10 @@ def test_the_global_random_state_is_left_as_it_was(tmp_path: Path) -> None:
 def test_the_chat_template_is_chatml(model_dir: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
     text = tokenizer.apply_chat_template(
-        [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "Fix it."}],
+        [
+            {"role": "system", "content": BundledAgent.texts.system},
+            {"role": "user", "content": "Fix it."},
+        ],
         add_generation_prompt=True,
         tokenize=False,
     )

@@ -139,7 +139,13 @@ def _campaign(_: Path) -> None:
     words = {"verdicts": {"resolved": 1}, "stop_reasons": {HOSTILE: 1}, "bundles": {HOSTILE: 1}}
     made_at = datetime(2026, 1, 2, tzinfo=UTC)
     data = SimpleNamespace(
-        made_at=made_at, totals=totals, supervised=None, fingerprint=None, steps=[], **words
+        made_at=made_at,
+        totals=totals,
+        supervised=None,
+        fingerprint=None,
+        steps=[],
+        judge_warnings=[HOSTILE],
+        **words,
     )
     print_one(
         SimpleNamespace(

@@ -244,3 +244,13 @@ async def test_a_full_disk_is_the_nodes_fault_and_a_bad_name_the_tasks(small_dis
         await backend.open(dataclasses.replace(spec("full"), files={"big": "x" * (200 << 10)}))
     assert not isinstance(full.value, SandboxRefused)
     assert await backend.list_open() == []
+
+
+async def test_no_command_reads_or_changes_the_program_of_the_shell(backend):
+    sandbox = await backend.open(spec("hidden"))
+    reads = "cat /run/mainspring/shell /proc/1/exe 2>/dev/null | grep -qc . && echo READ"
+    changes = "(chmod +r /run/mainspring/shell || echo > /run/mainspring/shell) && echo CHANGED"
+    ran = await sandbox.run("t", f"{reads}; {changes}; cat /proc/1/environ; cat /proc/1/maps", 10)
+    assert b"READ" not in ran.output and b"CHANGED" not in ran.output
+    assert ran.output.count(b"denied") >= 2
+    await sandbox.close()

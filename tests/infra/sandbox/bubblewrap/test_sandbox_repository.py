@@ -1,6 +1,7 @@
 """Prepared repositories: the same everywhere, complete at once, bounded."""
 
 import asyncio
+import os
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -85,11 +86,11 @@ def test_one_that_a_sandbox_began_with_stays(tmp_path, monkeypatch):
     lent = cache.prepare({"a": "0"})
     cache.lend(lent, home, None)
     for i in range(1, 30):
-        cache.prepare({"a": str(i)})
+        os.utime(cache.prepare({"a": str(i)}))
     assert lent.exists()
     shutil.rmtree(home)
     for i in range(30, 60):
-        cache.prepare({"a": str(i)})
+        os.utime(cache.prepare({"a": str(i)}))
     assert not lent.exists()
 
 
