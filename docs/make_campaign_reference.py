@@ -204,7 +204,7 @@ def _element(annotation: object) -> object:
 
 
 def _value(annotation: object) -> object:
-    """Type of a table's values; None for everything else."""
+    """Type of a table's values; None where it is no table."""
     is_table = typing.get_origin(annotation) is dict
     return typing.get_args(annotation)[1] if is_table else None
 

@@ -128,5 +128,5 @@ def _cpu_s(process: psutil.Process) -> float:
 
 def _peak_mib(process: psutil.Process) -> float:
     match = _PEAK.search(Path(f"/proc/{process.pid}/status").read_text())
-    assert match is not None, "Linux has it for every process but a zombie"
+    assert match is not None, "Linux has it unless the process has ended"
     return int(match[1]) / 1024

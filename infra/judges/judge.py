@@ -1,7 +1,7 @@
 """The seam between a judgement and the model that gives its votes.
 
-- A `Judge` answers a prompt with the text of one vote. What the text is worth, how many votes there
-  are and when one is asked again is decided outside.
+- A `Judge` answers a prompt with the text of one vote. The activity that asks reads the text, and
+  decides how many votes it asks for and when it retries one.
 - It is made from its section of the configuration, once in a process and campaign.
 
 Implemented by `endpoint`, and by judges of your own (docs/extending.md). Imported by the activity

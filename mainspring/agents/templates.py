@@ -1,28 +1,18 @@
-"""Jinja as the agent's texts use it: an unknown name is an error, and text is left as it is.
+"""The texts of agents as templates: filled, and checked with examples.
 
-Invariants: a template runs in Jinja's sandbox, where it calls nothing that changes or reaches
-anything; values are never read as templates. Only mainspring.agents imports it.
+Invariant: values are never read as templates. Only mainspring.agents imports it.
 """
 
-from functools import cache
-
-from jinja2 import StrictUndefined, Template, TemplateError, meta
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import TemplateError, meta
 
 from mainspring.agents.bash_block import SUBMIT_SENTINEL
 from mainspring.errors import ConfigError
-
-_ENVIRONMENT = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False)
-
-
-@cache
-def _compiled(source: str) -> Template:
-    return _ENVIRONMENT.from_string(source)
+from mainspring.words.jinja import ENVIRONMENT, compiled
 
 
 def render(source: str, **names: object) -> str:
     """Fill a template; `sentinel` is always there. Values are never read as templates."""
-    return _compiled(source).render(sentinel=SUBMIT_SENTINEL, **names)
+    return compiled(source).render(sentinel=SUBMIT_SENTINEL, **names)
 
 
 def check_template(what: str, source: str, **examples: object) -> None:
@@ -30,7 +20,7 @@ def check_template(what: str, source: str, **examples: object) -> None:
     does not have, and whatever else it fails with."""
     remedy = f"its names are {', '.join((*examples, 'sentinel'))}: see docs/built-in-agents.md"
     try:
-        used = meta.find_undeclared_variables(_ENVIRONMENT.parse(source))
+        used = meta.find_undeclared_variables(ENVIRONMENT.parse(source))
         if unknown := used - {*examples, "sentinel"}:
             raise ConfigError(f"{what} uses {min(unknown)!r}, which it lacks", remedy=remedy)
         render(source, **examples)

@@ -7,17 +7,14 @@ tried with sample values before a run is stored. Imported by `judges` and the ac
 """
 
 import hashlib
-from functools import cache
 from typing import Any
 
-from jinja2 import StrictUndefined, Template, TemplateSyntaxError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import TemplateSyntaxError
 
 from mainspring.config.agents.judges import JudgeConfig, JudgeScope, VoteForm
 from mainspring.errors import ConfigError
 from mainspring.rewards.seen import SeenCommand, SeenRecord, SeenTurn
-
-_ENVIRONMENT = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False)
+from mainspring.words.jinja import compiled
 
 _TURN = """\
 {% for turn in turns -%}
@@ -218,14 +215,9 @@ def _size(turn: dict[str, Any]) -> int:
     )
 
 
-@cache
-def _compiled(source: str) -> Template:
-    return _ENVIRONMENT.from_string(source)
-
-
 def _filled(source: str, fields: dict[str, Any]) -> str:
     try:
-        return _compiled(source).render(fields)
+        return compiled(source).render(fields)
     except TemplateSyntaxError as error:
         raise ConfigError(
             f"line {error.lineno}: {error.message}",

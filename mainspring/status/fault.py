@@ -31,7 +31,7 @@ class FaultKind(StrEnum):
     """The policy endpoint refuses every request now: its key, credits, model or address (HTTP 401,
     402, 403, 404, a redirect)."""
     JUDGE_FAILING = "JudgeFailing"
-    """A judge does not answer, has no room or fails now; it is asked again."""
+    """A judge does not answer, is busy or returns an error: it is asked again."""
     TRAINER_LOST = "TrainerLost"
     """A process of the trainer died or stopped answering; it is started again."""
     OUT_OF_MEMORY = "OutOfMemory"

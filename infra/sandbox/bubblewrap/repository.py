@@ -2,8 +2,9 @@
 
 Owns a bounded directory of prepared repositories. Invariants: the same files give the same commit
 id everywhere and always (fixed author and dates), so a replayed `git log` reads the same; an
-entry appears complete or not at all, even when others prepare it too; it goes only when no sandbox
-that began with it is left, for its patches are made against it. Imported by the bubblewrap backend.
+entry appears complete or not at all, even when others prepare it too; it is removed only after the
+last sandbox that began with it, whose patches are made against it. Imported by the bubblewrap
+backend.
 """
 
 import contextlib

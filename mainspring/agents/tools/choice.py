@@ -5,6 +5,7 @@ refused before a run is stored.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from jsonschema import Draft202012Validator, SchemaError
 
@@ -43,6 +44,8 @@ def tools_of(names: Sequence[str]) -> dict[str, Tool]:
     return tools
 
 
+# Agents are made several times a turn, and to check a schema takes tens of milliseconds.
+@cache
 def _made(name: str) -> Tool:
     TOOLS.check(name)
     made_of = TOOLS.find(name)

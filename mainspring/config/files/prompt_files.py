@@ -1,4 +1,5 @@
-"""The files of prompts that a campaign file names: read, and put in their place.
+"""The files of prompts that a campaign file names, of agents and judges: read, and put in their
+place.
 
 Invariant: what is stored holds the texts themselves, so a run never depends on such a file again; a
 field that stands beside `file` overrides it.
@@ -41,3 +42,28 @@ def _filled(agent: dict[str, Any], section: str, file: Path, read: Read) -> dict
             remedy="write its texts into one file",
         )
     return agent | {"prompts": texts | prompts | {"file": str(path)}}
+
+
+def with_judges_prompts(raw: dict[str, Any], file: Path) -> dict[str, Any]:
+    """A stored judge depends on no file. Raises ConfigError."""
+    judges = raw.get("judges")
+    if not isinstance(judges, dict):
+        return raw
+    return raw | {"judges": {name: _with_prompt(judges[name], name, file) for name in judges}}
+
+
+def _with_prompt(judge: Any, name: str, file: Path) -> Any:
+    given = judge.get("prompt_file") if isinstance(judge, dict) else None
+    if not isinstance(given, str) or "prompt" in judge:
+        return judge
+    where = f"{file}: judges.{name}.prompt_file: {given}"
+    try:
+        text = (file.absolute().parent / given).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigError(
+            f"{where} cannot be read: {error.strerror}",
+            remedy="give its path, absolute or relative to the campaign file",
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{where} is no UTF-8 text", remedy="save it as UTF-8") from None
+    return {key: value for key, value in judge.items() if key != "prompt_file"} | {"prompt": text}

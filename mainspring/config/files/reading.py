@@ -18,7 +18,7 @@ from mainspring.config.evaluations.verification import VerificationConfig
 from mainspring.config.files import errors
 from mainspring.config.files.model_path import with_model_path
 from mainspring.config.files.presets import expanded
-from mainspring.config.files.prompt_files import with_prompts
+from mainspring.config.files.prompt_files import with_judges_prompts, with_prompts
 from mainspring.config.files.renamed import renamed
 from mainspring.config.run import NamedConfig
 from mainspring.config.sft import SftConfig, SftFile
@@ -68,32 +68,7 @@ def read_run_file(path: Path) -> dict[str, Any]:
     """The table of a file with rollouts, with what its paths name: the model's directory is
     absolute, and the texts of agents and judges are read. Raises ConfigError."""
     raw = with_model_path(read_toml(path), path)
-    return _with_judges_prompts(with_prompts(raw, path, read_toml), path)
-
-
-def _with_judges_prompts(raw: dict[str, Any], file: Path) -> dict[str, Any]:
-    """A stored judge depends on no file. Raises ConfigError."""
-    judges = raw.get("judges")
-    if not isinstance(judges, dict):
-        return raw
-    return raw | {"judges": {name: _with_prompt(judges[name], name, file) for name in judges}}
-
-
-def _with_prompt(judge: Any, name: str, file: Path) -> Any:
-    given = judge.get("prompt_file") if isinstance(judge, dict) else None
-    if not isinstance(given, str) or "prompt" in judge:
-        return judge
-    where = f"{file}: judges.{name}.prompt_file: {given}"
-    try:
-        text = (file.absolute().parent / given).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise ConfigError(
-            f"{where} cannot be read: {error.strerror}",
-            remedy="give its path, absolute or relative to the campaign file",
-        ) from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{where} is no UTF-8 text", remedy="save it as UTF-8") from None
-    return {key: value for key, value in judge.items() if key != "prompt_file"} | {"prompt": text}
+    return with_judges_prompts(with_prompts(raw, path, read_toml), path)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
