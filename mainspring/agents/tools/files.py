@@ -9,20 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from mainspring.agents.tools.protocol import Misused
+from mainspring.artifacts.program_files import program
 from mainspring.programs.request import ToolSpec
 
 MAX_MATCHES = 100
 _PATH = {"type": "string", "minLength": 1, "description": "Path of the file."}
-# Each of these takes one pass; `${text%%"$old"*}` measures the rest of the text at each character.
-_EDIT = """\
-LC_ALL=C; path=$1 old=$2 new=$3
-[[ -f $path ]] || { echo "There is no file $path."; exit 1; }
-if IFS= read -r -d '' text <"$path"; then echo "$path is no text: it holds NUL."; exit 1; fi
-[[ $text == *"$old"* ]] || { echo "The old text is not in $path."; exit 1; }
-[[ $text != *"$old"*"$old"* ]] || { echo "The old text is more than once in $path."; exit 1; }
-text=${text/"$old"/"$new"}
-printf %s "$text" >"$path" && echo "Changed $path."
-"""
+_EDIT = program(__file__, "edit.sh")
 _CREATE = """\
 [[ ! -e $1 ]] || { echo "$1 exists."; exit 1; }
 mkdir -p -- "$(dirname -- "$1")" && printf %s "$2" >"$1" && echo "Made $1."
