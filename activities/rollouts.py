@@ -159,6 +159,7 @@ class RolloutActivities:
             num_turns=num_turns,
             phase_s=ask.phase_s,
             reward_parts=scored.parts or None,
+            turn_rewards=scored.turns,
             suspicions=suspicions,
         )
         return FinishResult(reward=counts, num_turns=num_turns)

@@ -6,7 +6,7 @@ are about policies and exploits only, and no reward depends on them.
 """
 
 import asyncio
-from collections.abc import Mapping
+from typing import Any
 
 from infra.db.cache import FactCache
 from infra.db.database import Database
@@ -71,7 +71,7 @@ async def score_rollout(
         max_context=config.policy.max_context,
         replies=did.replies,
         patch=did.patch,
-        judged=await _judged(db, config, did, rollout, epoch),
+        **await _judged(db, config, did, rollout, epoch),
     )
     return (
         await _score(config, outcome),
@@ -82,14 +82,19 @@ async def score_rollout(
 
 async def _judged(
     db: Database, config: RunConfig, did: Played, rollout: RolloutId, epoch: int
-) -> Mapping[tuple[str, JudgeScope], float | None]:
-    """The values of judges, by judge and scope. A policy none of whose turns was to be
+) -> dict[str, Any]:
+    """The fields of an Outcome that judges fill. A policy none of whose turns was to be
     judged, as it submitted at once, has 0 there: nothing is missing."""
     asked = [(plan.judge, plan.of) for plan in judge_plans(config)]
     if not asked or did.player is not Player.POLICY:
         return {}
-    values = values_of(await judgements.scores(db, rollout, epoch))
-    return {**{part: 0.0 for part in asked if part[1] is JudgeScope.TURNS}, **values}
+    scores = await judgements.scores(db, rollout, epoch)
+    of_turns: dict[str, dict[int, float | None]] = {}
+    for each in scores:
+        if each.of is JudgeScope.TURNS:
+            of_turns.setdefault(each.judge, {})[each.call] = each.score
+    none = {part: 0.0 for part in asked if part[1] is JudgeScope.TURNS}
+    return {"judged": {**none, **values_of(scores)}, "judged_turns": of_turns}
 
 
 def _actions(agent: Agent, did: Played) -> list[tuple[Command, ...] | FormatError]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from infra.db.training.batches import BatchGroup
+from infra.db.training.batches import BatchGroup, BatchRollout
 from mainspring.algorithms.choice import (
     advantages_of_batch,
     advantages_of_turns,
@@ -16,7 +16,7 @@ from mainspring.algorithms.choice import (
 )
 from mainspring.algorithms.equal_rewards import is_flat
 from mainspring.config.trainer import TrainerConfig
-from mainspring.config.training.algorithm import Overlong
+from mainspring.config.training.algorithm import Overlong, Samples
 from mainspring.status import CUT_ENDS
 from mainspring.trajectories.samples import Sample, digest, samples_of, without_tokens_before
 from mainspring.trajectories.turn_places import turn_places
@@ -58,7 +58,7 @@ def step_batch(groups: list[BatchGroup], trainer: TrainerConfig, *, version: int
         for rollout, advantage in zip(group.rollouts, advantages_G, strict=True):
             if advantage is None or not rollout.calls:
                 continue
-            reward = None if trainer.critic is None else rollout.reward
+            reward = None if trainer.critic is None else _of_end(rollout)
             had_advantage |= trainer.critic is not None or _any(advantage)
             if trainer.overlong is Overlong.MASK and rollout.stop_reason in CUT_ENDS:
                 num_overlong += 1
@@ -67,7 +67,13 @@ def step_batch(groups: list[BatchGroup], trainer: TrainerConfig, *, version: int
             if trainer.critic is not None:  # it gives the advantages, in the ranks
                 advantage = 0.0
             samples += samples_of(
-                rollout.id, rollout.calls, advantage, reward=reward, trained=rollout.trained
+                rollout.id,
+                rollout.calls,
+                advantage,
+                reward=reward,
+                turn_rewards=None if reward is None else _of_turns(rollout),
+                trained=rollout.trained,
+                per_call=trainer.samples is Samples.CALL,
             )
     scored_N = [[reward for reward in rewards_G if reward is not None] for rewards_G in rewards_NG]
     rewards = [reward for scored in scored_N for reward in scored]
@@ -122,12 +128,14 @@ def _advantages(
     if not has_turn_advantages(trainer):
         return advantages_of_batch(rewards_NG, trainer)
     found_NG: list[list[Mapping[int, float] | None]] = []
-    for group, rewards_G in zip(groups, rewards_NG, strict=True):
+    for group in groups:
         places_G = [
-            turn_places(rollout.id, rollout.calls, rollout.trained) for rollout in group.rollouts
+            turn_places(rollout.id, rollout.calls, rollout.trained, rollout.turn_rewards)
+            for rollout in group.rollouts
         ]
         turns_GN = [[*places.values()] for places in places_G]
-        found_G = advantages_of_turns(rewards_G, turns_GN, trainer)
+        ends_G = [_of_end(rollout) for rollout in group.rollouts]
+        found_G = advantages_of_turns(ends_G, turns_GN, trainer)
         found_NG.append(
             [
                 None if advantages is None else dict(zip(places, advantages, strict=True))
@@ -135,6 +143,20 @@ def _advantages(
             ]
         )
     return found_NG
+
+
+def _of_end(rollout: BatchRollout) -> float | None:
+    """Its reward without what its turns were given; None: it is masked."""
+    if rollout.reward is None or rollout.turn_rewards is None:
+        return rollout.reward
+    return rollout.turn_rewards.of_end
+
+
+def _of_turns(rollout: BatchRollout) -> Mapping[int, float] | None:
+    """For a critic, which has an opinion of its own where one is missing."""
+    if rollout.turn_rewards is None:
+        return None
+    return {call: r for call, r in rollout.turn_rewards.by_call.items() if r is not None}
 
 
 def _staleness(samples: list[Sample], version: int) -> dict[str, float | None]:

@@ -4,8 +4,9 @@ Source: arXiv 1506.02438. Equals verl's `compute_gae_advantage_return`: what sta
 action tokens (prompts, observations, tokens that are too old) is skipped and takes no discount. A
 rollout ends for good, also where a limit cut it off: nothing is expected after its last action
 token. Its branches are one episode, in the order of their last calls: after the last action token
-of one the next one begins, and the reward is given once, at the end of the last. Invariants: equal
-input gives equal bits, on every rank; computed in float64. Imported by `trainer.step.critic`.
+of one the next one begins, and the reward is given once, at the end of the last. Rewards of turns
+are given with the turn's last action token. Invariants: equal input gives equal bits, on every
+rank; computed in float64. Imported by `trainer.step.critic`.
 """
 
 from collections.abc import Sequence
@@ -20,12 +21,18 @@ VARIANCE_EPS = 1e-8
 
 
 def gae(
-    values_T: NDArray[np.float32], reward: float, *, gamma: float, gae_lambda: float
+    values_T: NDArray[np.float32],
+    reward: float,
+    *,
+    gamma: float,
+    gae_lambda: float,
+    turn_rewards_T: NDArray[np.float64] | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Advantages [T] and returns [T] of one episode, from the values [T] of the states that its T
-    action tokens were sampled in, T > 0; `reward`: given with the last of them."""
+    action tokens were sampled in, T > 0; `reward`: given with the last of them;
+    `turn_rewards_T`: given with each."""
     values = values_T.astype(np.float64)
-    deltas = -values
+    deltas = -values if turn_rewards_T is None else turn_rewards_T - values
     deltas[:-1] += gamma * values[1:]
     deltas[-1] += reward
     decay = gamma * gae_lambda
@@ -45,9 +52,10 @@ def gae_of_branches(
     *,
     gamma: float,
     gae_lambda: float,
+    turn_rewards_N: Sequence[NDArray[np.float64]] | None = None,
 ) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Advantages and returns of each branch, as it stands; `rollouts_N`: whose it is. Branches of
-    one rollout have its reward, and stand in their order."""
+    one rollout have its reward, and stand in their order. `turn_rewards_N`: as `gae` has them."""
     places: dict[str, list[int]] = {}
     for n, rollout in enumerate(rollouts_N):
         places.setdefault(rollout, []).append(n)
@@ -58,6 +66,9 @@ def gae_of_branches(
             rewards_N[branches[-1]],
             gamma=gamma,
             gae_lambda=gae_lambda,
+            turn_rewards_T=None
+            if turn_rewards_N is None
+            else np.concatenate([turn_rewards_N[n] for n in branches]),
         )
         start = 0
         for n in branches:

@@ -21,6 +21,7 @@ from mainspring.config.run import RunConfig
 from mainspring.errors import ConfigError, WorkFailed
 from mainspring.status import FaultKind, StopReason, Verdict, is_masked
 from mainspring.tasks.criterion import HANDED_IN, GradeReport
+from mainspring.trajectories.turn_rewards import TurnRewards
 
 _CORRECT = "correct the function on every rollout worker, then start the campaign again"
 
@@ -54,6 +55,8 @@ class Outcome:
     patch: bytes = b""
     judged: Mapping[tuple[str, JudgeScope], float | None] = field(default_factory=dict)
     """Value of each judge by what it judged; None: all its judgements are missing."""
+    judged_turns: Mapping[str, Mapping[int, float | None]] = field(default_factory=dict)
+    """Score of each turn by judge and call; None: it is missing."""
 
     @property
     def is_masked(self) -> bool:
@@ -70,6 +73,8 @@ class Scored:
     """None: masked."""
     parts: dict[str, float | None] = field(default_factory=dict)
     """Value of each part, before its weight; None: it could not be measured, nor counted."""
+    turns: TurnRewards | None = None
+    """Rewards of its turns; None: no part of the reward is given to turns."""
 
 
 def _outcome(outcome: Outcome, *, passed: float = 1.0, failed: float = 0.0) -> float:
@@ -154,7 +159,31 @@ def score(parts: tuple[RewardPart, ...], outcome: Outcome) -> Scored:
             "judgement of it is stored",
             remedy='add a part that needs none, such as "outcome"',
         )
-    return Scored(_finite(sum(counted), whose), values)
+    reward = _finite(sum(counted), whose)
+    return Scored(reward, values, _of_turns(parts, outcome, values, reward))
+
+
+def _of_turns(
+    parts: tuple[RewardPart, ...],
+    outcome: Outcome,
+    values: Mapping[str, float | None],
+    reward: float,
+) -> TurnRewards | None:
+    """The reward taken apart; None where no part of it is given to turns."""
+    by_call: dict[int, float | None] = {}
+    of_end, given = reward, False
+    for part in parts:
+        if part.of is not JudgeScope.TURNS or part.judge is None:
+            continue
+        given = True
+        of_end -= part.weight * (values[part.label] or 0.0)
+        for call, score in outcome.judged_turns.get(part.judge, {}).items():
+            before = by_call.get(call, 0.0)
+            if score is None or before is None:
+                by_call[call] = None
+            else:
+                by_call[call] = before + part.weight * score
+    return TurnRewards(of_end, by_call) if given else None
 
 
 def has_own_functions(parts: tuple[RewardPart, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""A sample: one branch of a rollout as the trainer sees it, and how recorded calls become one.
+"""A sample: a branch of a rollout as the trainer sees it, or one of its calls with what led to it.
 
 Pure; numpy only. Arrays of a sample all have its length [T]; position t describes token t itself
 (the shift by one happens where logits are computed, nowhere else).
@@ -23,7 +23,7 @@ NOT_SAMPLED = -1
 class Sample:
     rollout: str
     branch: int
-    """Number of the branch's last call."""
+    """Number of the last call of its branch; samples of one call each share it."""
     token_ids: NDArray[np.int32]
     """[T] prompt, replies and observations in order."""
     action_mask: NDArray[np.bool_]
@@ -37,6 +37,9 @@ class Sample:
     reward: float | None = None
     """Reward of its rollout, for a critic, which makes advantages of it; None: there is no critic,
     or the sample is not trained on."""
+    turn_rewards: tuple[tuple[int, float], ...] = ()
+    """Rewards of its trained turns for a critic: the position of a turn's last token, and what is
+    given with it. Then `reward` is what is left for the end."""
 
     @property
     def num_action_tokens(self) -> int:
@@ -59,13 +62,17 @@ def samples_of(
     advantage: float | Mapping[int, float] = 0.0,
     *,
     reward: float | None = None,
+    turn_rewards: Mapping[int, float] | None = None,
     trained: Container[int] | None = None,
+    per_call: bool = False,
 ) -> list[Sample]:
     """A sample for each branch, in the order of the branches. Tokens that branches share are
-    trained once: in the first one, and are context in the others.
+    trained once: in the first one, and are context in the others. `per_call`: instead of one for a
+    branch, one for each call that is trained there, which ends with it.
 
     `advantage`: of all tokens, or of those of each trained call, by its number. `reward`: for a
-    critic; every branch has it, and the critic gives it once.
+    critic; every branch has it, and the critic gives it once. `turn_rewards`: for a critic, by its
+    call.
     `trained`: numbers of the calls that are trained; None: all. Others are context of those that
     extend them; where nothing trained does, they are in no sample.
 
@@ -85,9 +92,29 @@ def samples_of(
     samples: list[Sample] = []
     for path in branches(used):
         new = [call for call in path if call.number in chosen]
-        samples.append(replace(_sample(rollout, path, new, advantage), reward=reward))
+        shares = [[call] for call in new] if per_call else [new]
+        for share in shares:
+            given = tuple(
+                (call.end - 1, turn_rewards[call.number])
+                for call in share
+                if turn_rewards and call.number in turn_rewards
+            )
+            tokens = path[: path.index(share[-1]) + 1] if per_call else path
+            sample = _sample(rollout, tokens, share, advantage)
+            samples.append(
+                replace(sample, branch=path[-1].number, reward=reward, turn_rewards=given)
+            )
         chosen.difference_update(call.number for call in new)
     return samples
+
+
+def kept_of(samples: Sequence[Sample]) -> list[bool]:
+    """Which samples a step trains on: those of branches of which a part carries advantage, so that
+    a branch counts the same as one sample and as a sample for each call."""
+    carrying = {(each.rollout, each.branch) for each in samples if each.carries_advantage}
+    return [
+        (each.rollout, each.branch) in carrying and bool(each.action_mask.any()) for each in samples
+    ]
 
 
 def _sample(
@@ -148,6 +175,8 @@ def _digest(samples: Iterable[tuple[str, Sample]]) -> str:
         sha256.update(f"{name} {len(sample.token_ids)}".encode())
         if sample.reward is not None:
             sha256.update(f" {sample.reward!r}".encode())
+        if sample.turn_rewards:
+            sha256.update(f" {sample.turn_rewards!r}".encode())
         arrays = (sample.token_ids, sample.action_mask, sample.logprobs, sample.versions)
         for values in (*arrays, sample.advantages):
             sha256.update(np.ascontiguousarray(values).tobytes())

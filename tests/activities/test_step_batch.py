@@ -12,6 +12,7 @@ from mainspring.config.training.algorithm import Overlong, Std
 from mainspring.ids import GroupId, RolloutId
 from mainspring.status import StopReason
 from mainspring.training.step_metrics import TAKEN_NAMES
+from mainspring.trajectories.turn_rewards import TurnRewards
 from mainspring.trajectories.turns import Call, VersionSpan
 
 
@@ -166,7 +167,7 @@ def test_step_wise_advantages_reach_the_tokens_of_their_turns() -> None:
     assert long.advantages == pytest.approx([0, 2 / 3, 2 / 3, 0, 0.5, 0.5])
     assert longest.advantages == pytest.approx([0, -first, -first, 0, -0.5, -0.5, 0, 0, 0])
     assert short.advantages == pytest.approx([0, -first, -first])
-    flat = group(turns(0, 1.0, 2), turns(1, 1.0, 3))
+    flat = group(turns(0, 1.0, 2), turns(1, 1.0, 2))
     assert not any(s.carries_advantage for s in step_batch([flat], trainer, version=1).samples)
     cut = replace(of_all.rollouts[0], stop_reason=StopReason.STEP_LIMIT)
     masked = step_batch(
@@ -176,6 +177,28 @@ def test_step_wise_advantages_reach_the_tokens_of_their_turns() -> None:
     )
     assert not masked.samples[0].carries_advantage
     assert (masked.samples[1].advantages == longest.advantages).all()
+
+
+def test_rewards_of_turns_reach_the_tokens_of_their_turns() -> None:
+    """The reward of a rollout is 0.5 times the mean of its turns' scores, and its outcome."""
+    judged = replace(turns(0, 1.25, 2), turn_rewards=TurnRewards(1.0, {0: 0.5, 1: 0.0}))
+    other = replace(turns(1, 0.0, 2), turn_rewards=TurnRewards(0.0, {0: -0.5, 1: None}))
+    trainer = TrainerConfig(advantage="step_wise", std=Std.NONE)
+    first, second = step_batch([group(judged, other)], trainer, version=1).samples
+    assert first.advantages == pytest.approx([0, 1.0, 1.0, 0, 1.0, 1.0])  # 1.5 and -0.5; alone
+    assert second.advantages == pytest.approx([0, -1.0, -1.0, 0, 0, 0])
+    both = step_batch([group(judged, other)], TrainerConfig(std=Std.NONE), version=1).samples
+    assert both[0].advantages == pytest.approx([0, 0.625, 0.625, 0, 0.625, 0.625])
+
+    with_critic = TrainerConfig.model_validate(
+        {"advantage": "gae", "filter": "none", "critic": {}, "device": "cpu"}
+    )
+    first, second = step_batch([group(judged, other)], with_critic, version=1).samples
+    assert (first.reward, first.turn_rewards) == (1.0, ((2, 0.5), (5, 0.0)))
+    assert (second.reward, second.turn_rewards) == (0.0, ((2, -0.5),))
+    plain = step_batch([group(turns(0, 1.0, 2), turns(1, 0.0, 2))], with_critic, version=1)
+    assert [sample.turn_rewards for sample in plain.samples] == [(), ()]
+    assert plain.digest != step_batch([group(judged, other)], with_critic, version=1).digest
 
 
 def test_a_critic_gets_rewards_instead_of_advantages() -> None:

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from mainspring.config.training.algorithm import Std
 from mainspring.errors import ConfigError
 from mainspring.training.training_faults import AlgorithmBroken
 from mainspring.trajectories.turn_places import TurnPlace, turn_places
+from mainspring.trajectories.turn_rewards import TurnRewards
 from mainspring.trajectories.turns import Call, VersionSpan
 
 UNHURRIED = settings(deadline=None)
@@ -54,12 +56,15 @@ def test_each_step_group_by_hand(std: Std, group: list[Rollout], discount: float
         for i, value in at:
             of_rollout = answer[i]
             assert of_rollout is not None
+            if len(values) == 1:
+                assert of_rollout[n] == value
+                continue
             if is_flat(values):
                 assert of_rollout[n] == 0.0
                 continue
             scale = {
                 Std.NONE: 1.0,
-                Std.POPULATION: statistics.pstdev(values) + 1e-4,
+                Std.POPULATION: statistics.pstdev(values) + 1e-6,
                 Std.UNBIASED: statistics.stdev(values) + 1e-6,
             }[std]
             expected = (value - statistics.fmean(values)) / scale
@@ -79,9 +84,15 @@ def test_masked_rollouts_have_none_and_move_no_other(group: list[Rollout]) -> No
 @given(rewards=st.lists(rollouts.map(lambda each: each[0]), min_size=2, max_size=6))
 def test_rollouts_of_one_turn_each_have_the_advantages_of_grpo(rewards: list[float | None]) -> None:
     answer = found([(reward, 1) for reward in rewards])
-    one_each = [None if each is None else each[0] for each in answer]
-    assert one_each == advantages_of(rewards, TrainerConfig())
-    assert one_each == advantages_of(rewards, TrainerConfig(advantage="step_wise"))
+    if sum(reward is not None for reward in rewards) > 1:
+        one_each = [None if each is None else each[0] for each in answer]
+        expected = advantages_of(rewards, TrainerConfig())
+        for mine, theirs in zip(one_each, expected, strict=True):
+            # What is added to the deviation is smaller.
+            assert mine == (None if theirs is None else pytest.approx(theirs, rel=0.2))
+    assert advantages_of(rewards, TrainerConfig(advantage="step_wise")) == advantages_of(
+        rewards, TrainerConfig()
+    )
 
 
 def test_a_late_turn_is_compared_with_those_that_came_so_far() -> None:
@@ -91,7 +102,64 @@ def test_a_late_turn_is_compared_with_those_that_came_so_far() -> None:
     assert (short, failed) == ([-third.expected], [-third.expected, -0.5])
     # equal rewards of unequal length differ once what follows is discounted
     early, late = found([(1.0, 1), (1.0, 2)], std="none", turn_discount=0.5)
-    assert (early, late) == ([0.25], [-0.25, 0.0])
+    assert (early, late) == ([0.25], [-0.25, 1.0])  # alone at its second turn: it keeps its value
+
+
+def scored(num_turns: int, **rewards: float | None) -> list[TurnPlace]:
+    places = line(num_turns)
+    for name, reward in rewards.items():
+        number = int(name.removeprefix("t"))
+        places[number] = replace(places[number], reward=reward)
+    return places
+
+
+Z = 1 / (1 + 1e-6)
+"""Of two values 2 apart, whose population deviation is 1."""
+WORKED: list[tuple[list[float | None], list[list[TurnPlace]], list[list[float] | None]]] = [
+    # a score and the outcome are added up before turns are compared
+    ([1.0, 0.0], [scored(1, t0=0.5), scored(1, t0=-0.5)], [[Z], [-Z]]),
+    # equal sums of unequal parts: exact zeros
+    ([1.0, 0.0], [scored(1, t0=-1.0), scored(1)], [[0.0], [0.0]]),
+    # one turn more than the other: it is alone, and keeps its value
+    ([0.0, 0.0], [scored(2, t0=1.0, t1=0.25), scored(1, t0=-1.0)], [[Z, 0.25], [-Z]]),
+    # alone with the outcome
+    ([1.0, -1.0], [scored(2, t1=0.5), scored(1)], [[Z, 1.5], [-Z]]),
+    # a turn that was judged belongs to its call, also after one that ran nothing
+    (
+        [0.0, 0.0],
+        [scored(3, t0=1.0, t2=1.0), scored(3, t2=-1.0, t0=-1.0)],
+        [[Z, 0, Z], [-Z, 0, -Z]],
+    ),
+    # a missing one is no zero: the others are compared without it
+    ([0.0] * 3, [scored(1, t0=None), scored(1, t0=1.0), scored(1, t0=-1.0)], [[0.0], [Z], [-Z]]),
+    # with one missing, the other is alone
+    ([0.0, 0.0], [scored(1, t0=None), scored(1, t0=0.75)], [[0.0], [0.75]]),
+    # all are missing
+    ([1.0, 0.0], [scored(1, t0=None), scored(1, t0=None)], [[0.0], [0.0]]),
+    # a masked rollout moves no other's
+    (
+        [None, 0.0, 0.0],
+        [scored(1, t0=9.0), scored(1, t0=1.0), scored(1, t0=-1.0)],
+        [None, [Z], [-Z]],
+    ),
+    # no outcome, scores alone, three rollouts
+    (
+        [0.0] * 3,
+        [scored(1, t0=1.0), scored(1, t0=0.0), scored(1, t0=-1.0)],
+        [[1 / ((2 / 3) ** 0.5 + 1e-6)], [0.0], [-1 / ((2 / 3) ** 0.5 + 1e-6)]],
+    ),
+]
+
+
+@pytest.mark.parametrize(("rewards", "turns", "expected"), WORKED)
+def test_rewards_of_turns_as_written_out(
+    rewards: list[float | None],
+    turns: list[list[TurnPlace]],
+    expected: list[list[float] | None],
+) -> None:
+    answer = advantages_of_turns(rewards, turns, TrainerConfig(advantage="step_wise"))
+    for mine, theirs in zip(answer, expected, strict=True):
+        assert mine == (None if theirs is None else pytest.approx(theirs, abs=1e-9))
 
 
 #   0 - 1 - 3
@@ -116,6 +184,12 @@ def test_a_shared_turn_has_its_place_in_the_branch_that_trains_it() -> None:
     # context counts as a turn before, and has no advantage
     assert turn_places("r", TREE, {3}) == {3: TurnPlace(2, 0)}
     assert turn_places("r", [], None) == {}
+    # rewards are a call's, wherever it stands
+    places = turn_places("r", TREE, rewards=TurnRewards(1.0, {3: 0.5, 0: None}))
+    assert {call: place.reward for call, place in places.items()} == {
+        **dict.fromkeys((1, 2, 4), 0.0),
+        **{3: 0.5, 0: None},
+    }
 
 
 class Own:

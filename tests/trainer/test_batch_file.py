@@ -32,7 +32,12 @@ def odd_ones(batch: list[Sample]) -> list[Sample]:
     odd = np.array([np.nan, -0.0, np.inf, 1e-45], np.float32)
     first = batch[0]
     return [
-        replace(first, logprobs=np.concatenate([odd, first.logprobs[4:]]), reward=0.1 + 0.2),
+        replace(
+            first,
+            logprobs=np.concatenate([odd, first.logprobs[4:]]),
+            reward=0.1 + 0.2,
+            turn_rewards=((3, 0.1), (7, -0.1 - 0.2)),
+        ),
         *batch[1:],
         replace(first, rollout="c/g\N{GREEK SMALL LETTER BETA}/1", branch=7),
     ]

@@ -17,9 +17,10 @@ from tests.trainer.conftest import MakeModel, largest_gap, weights_of
 from tests.trainer.critics import MakeConfig
 from trainer.losses.aggregation import token_weights
 from trainer.process.rank import TrainerRank
+from trainer.step.critic import turn_rewards_of
 from trainer.step.mini_batch import parts_of
 
-ROLLOUTS = ["solved", *["failed"] * 5]
+BRANCHES = [("solved", 0), *[("failed", n) for n in range(5)]]
 LENGTHS = [10] * 6
 SEQUENCES = [each for each in Aggregation if each is not Aggregation.TOKEN_MEAN]
 
@@ -29,7 +30,7 @@ def test_a_failed_rollout_of_five_branches_weighs_as_the_solved_one(
     aggregation: Aggregation,
 ) -> None:
     """Rewards 1 and 0: advantages of 1/2 and -1/2 add up to nothing."""
-    weights = token_weights(aggregation, LENGTHS, 10, ROLLOUTS)
+    weights = token_weights(aggregation, LENGTHS, 10, BRANCHES)
     per_rollout = [weights[0] * 10, sum(weights[1:]) * 10]
     assert per_rollout[0] == pytest.approx(per_rollout[1])
     summed = sum(w * 10 * a for w, a in zip(weights, [0.5, *[-0.5] * 5], strict=True))
@@ -41,7 +42,7 @@ def test_a_failed_rollout_of_five_branches_weighs_as_the_solved_one(
 @pytest.mark.parametrize("aggregation", list(Aggregation))
 def test_rollouts_of_one_branch_have_the_bits_of_samples(aggregation: Aggregation) -> None:
     lengths = [7, 3, 11, 1, 29]
-    once = token_weights(aggregation, lengths, 13, [f"r{n}" for n in range(5)])
+    once = token_weights(aggregation, lengths, 13, [(f"r{n}", 0) for n in range(5)])
     assert once == token_weights(aggregation, lengths, 13)
 
 
@@ -59,15 +60,15 @@ def test_a_step_wise_baseline_counts_each_rollout_once(std: Std) -> None:
     trainer = TrainerConfig(advantage="step_wise", std=std)
     turns: Sequence[Sequence[TurnPlace]] = [[TurnPlace(0, 0)], [TurnPlace(0, 0)] * 5]
     found = step_wise.of_turns([1.0, 0.0], turns, trainer)
-    scale = {Std.POPULATION: 0.5001, Std.UNBIASED: 0.5**0.5 + 1e-6, Std.NONE: 1.0}[std]
+    scale = {Std.POPULATION: 0.500001, Std.UNBIASED: 0.5**0.5 + 1e-6, Std.NONE: 1.0}[std]
     assert found[0] == pytest.approx([0.5 / scale])
     assert found[1] == pytest.approx([-0.5 / scale] * 5)
 
 
-def test_turns_of_a_single_rollout_are_compared_with_nothing() -> None:
+def test_turns_of_a_single_rollout_keep_their_value() -> None:
     trainer = TrainerConfig(advantage="step_wise", turn_discount=0.5)
     turns = [[TurnPlace(0, 2), TurnPlace(0, 0)], [TurnPlace(1, 0)]]
-    assert step_wise.of_turns([1.0, 0.0], turns, trainer) == [[0.0, 0.0], [0.0]]
+    assert step_wise.of_turns([1.0, 0.0], turns, trainer) == [[0.25, 1.0], [0.0]]
 
 
 @pytest.mark.parametrize(("gamma", "gae_lambda"), [(1.0, 1.0), (0.9, 0.8), (1.0, 0.0), (0.5, 1.0)])
@@ -90,6 +91,37 @@ def test_a_critic_gives_the_reward_of_a_rollout_once(gamma: float, gae_lambda: f
     ahead = np.append(values[1:], 0.0)
     deltas = gae(values.astype(np.float32), 2.0, gamma=gamma, gae_lambda=0.0)[0]
     assert (deltas - gamma * ahead + values).sum() == pytest.approx(2.0)
+
+
+def test_a_critic_gives_the_rewards_of_turns_where_they_end() -> None:
+    """Over the branches of a rollout, as one stream of rewards."""
+    values_N = [np.arange(n, dtype=np.float32) / 7 for n in (4, 2)]
+    given_N = [np.array([0.0, 0.5, 0.0, -1.0]), np.array([0.25, 0.0])]
+    found = gae_of_branches(
+        values_N, ["a", "a"], [2.0, 2.0], gamma=0.9, gae_lambda=0.8, turn_rewards_N=given_N
+    )
+    values = np.append(np.concatenate(values_N).astype(np.float64), 0.0)
+    rewards = np.concatenate(given_N) + np.array([0, 0, 0, 0, 0, 2.0])
+    running, expected = 0.0, []
+    for t in range(5, -1, -1):
+        running = rewards[t] + 0.9 * values[t + 1] - values[t] + 0.72 * running
+        expected.insert(0, running)
+    assert np.concatenate([each[0] for each in found]) == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_rewarded_turn_that_is_context_is_given_to_the_token_before(batch: list[Sample]) -> None:
+    whole = batch[0]
+    actions = np.flatnonzero(whole.action_mask)
+    sample = replace(whole, turn_rewards=((int(actions[-1]), 0.5), (int(actions[0]), 0.25)))
+    expected = np.zeros(len(actions))
+    expected[[0, -1]] = 0.25, 0.5
+    assert turn_rewards_of(sample).tolist() == expected.tolist()
+    mask = whole.action_mask.copy()
+    mask[actions[-2:]] = False
+    masked = turn_rewards_of(replace(sample, action_mask=mask)).tolist()
+    assert masked == [0.25, *[0.0] * (len(actions) - 4), 0.5]
+    mask[actions[:2]] = False  # nothing of the rollout comes before its first turn
+    assert turn_rewards_of(replace(sample, action_mask=mask)).tolist()[0] == 0.0
 
 
 def test_a_rank_weighs_branches_by_their_rollout(

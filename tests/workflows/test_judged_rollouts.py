@@ -27,12 +27,14 @@ from temporalio.worker import Replayer
 
 from cli.operations.checks.named_parts import check_named
 from infra.db.rollouts import judgements, rollouts, turns
+from infra.db.training import batches
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.config.agents.judges import JudgeConfig
 from mainspring.ids import RolloutId, SandboxId
 from mainspring.rewards.votes import NUM_RECENT
 from mainspring.status import StopReason, Verdict
 from mainspring.tasks.sandbox_choice import BWRAP
+from mainspring.trajectories.turn_rewards import TurnRewards
 from reports import one_rollout
 from reports.collect import collect
 from tests.chat_endpoint import Endpoint, Messages
@@ -66,6 +68,9 @@ async def test_each_turn_but_the_last_is_judged_and_counts(
     row = await cluster.row(rollout)
     assert row.reward_parts == {"outcome": 1.0, "judge.quality.turns": 0.0}
     assert result.reward == row.reward == 1.0
+    [of_group] = await batches.load_groups(cluster.db, [row.group])
+    given = of_group.rollouts[0].turn_rewards
+    assert given == TurnRewards(1.0, {0: -0.5, 2: 0.5})
     asked = [prompt(body["messages"]) for body in endpoint.asked]
     assert len(asked) == 4 and all("add subtracts" in each for each in asked)
     assert sum("return a - b" in each for each in asked) == 2

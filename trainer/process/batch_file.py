@@ -102,6 +102,7 @@ def _write(path: Path, samples: Sequence[Sample]) -> BatchFile:
             "rollouts": [sample.rollout for sample in samples],
             "branches": [sample.branch for sample in samples],
             "rewards": [sample.reward for sample in samples],
+            "turn_rewards": [sample.turn_rewards for sample in samples],
             "lengths": [len(sample.token_ids) for sample in samples],
         }
     ).encode()
@@ -140,12 +141,14 @@ def _samples(content: mmap.mmap) -> list[Sample]:
             rollout=rollout,
             branch=branch,
             reward=reward,
+            turn_rewards=tuple((place, given) for place, given in turn_rewards),
             **{name: values[end - length : end] for name, values in sections.items()},
         )
-        for rollout, branch, reward, length, end in zip(
+        for rollout, branch, reward, turn_rewards, length, end in zip(
             header["rollouts"],
             header["branches"],
             header["rewards"],
+            header["turn_rewards"],
             header["lengths"],
             ends,
             strict=True,

@@ -27,7 +27,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.errors import ConfigError, ModelError
 from mainspring.training.step_metrics import StepMetrics, SupervisedMetrics
 from mainspring.trajectories.imitation import weighted
-from mainspring.trajectories.samples import Sample
+from mainspring.trajectories.samples import Sample, kept_of
 from mainspring.trajectories.sequences import WeightedSequence
 from trainer.engines.checkpoint import Sharding
 from trainer.engines.gradients import GradientDigest
@@ -220,7 +220,8 @@ class TrainerRank:
         self._cost.begin()
         if self._critic is None:
             metrics = policy_step.run(samples, step=step, current_version=current_version)
-            trained = [sample for sample in samples if sample.carries_advantage]
+            pairs = zip(samples, kept_of(samples), strict=True)
+            trained = [sample for sample, keep in pairs if keep]
             flops = self._cost.flops(trained)
         else:
             self._critic.watch(gradient.add if self._is_reproducible else None)

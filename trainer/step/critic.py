@@ -103,6 +103,7 @@ class Critic:
             [sample.reward or 0.0 for sample in samples],
             gamma=self._config.gamma,
             gae_lambda=self._config.gae_lambda,
+            turn_rewards_N=[turn_rewards_of(sample) for sample in samples],
         )
         advantages_N = [advantages for advantages, _ in estimates_N]
         if self._config.whiten:
@@ -203,6 +204,18 @@ def value_engine_of(parallel: ParallelConfig) -> ValueEngineClass:
     from trainer.values.mcore import McoreValueEngine  # Megatron's optimizer takes 3 s to import
 
     return McoreValueEngine
+
+
+def turn_rewards_of(sample: Sample) -> NDArray[np.float64]:
+    """Rewards given with each action token of a sample. A turn whose last tokens are context, as
+    they are too old, has it with the last action token before."""
+    actions = np.flatnonzero(sample.action_mask)
+    rewards = np.zeros(len(actions), np.float64)
+    for position, reward in sample.turn_rewards:
+        place = int(np.searchsorted(actions, position, side="right")) - 1
+        if place >= 0:
+            rewards[place] += reward
+    return rewards
 
 
 def _sequences(samples: Sequence[Sample]) -> list[MaskedSequence]:

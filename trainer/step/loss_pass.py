@@ -133,7 +133,7 @@ class LossPass:
             trainer.aggregation,
             self._lengths_N,
             trainer.aggregation_length,
-            [sample.rollout for sample in batch.samples],
+            [(sample.rollout, sample.branch) for sample in batch.samples],
         )
         self._sums = PassSums()
         # A loss of your own may have another bonus, or none.

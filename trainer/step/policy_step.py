@@ -18,7 +18,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.training.algorithm import Proximal
 from mainspring.training.step_metrics import StepMetrics
 from mainspring.training.training_faults import AlgorithmBroken, gap_too_large
-from mainspring.trajectories.samples import Sample
+from mainspring.trajectories.samples import Sample, kept_of
 from mainspring.trajectories.sequences import MaskedSequence
 from trainer.engines.protocol import StepEngine, StepOptimizer
 from trainer.losses.protocol import Loss
@@ -69,7 +69,7 @@ class PolicyStep:
             config.optimizer.final_lr_fraction,
             config.critic.warmup_steps if config.critic else 0,
         )
-        is_kept = [s.carries_advantage and not compares_only for s in samples]
+        is_kept = [keep and not compares_only for keep in kept_of(samples)]
         kept = [s for s, keep in zip(samples, is_kept, strict=True) if keep]
         others = [s for s, keep in zip(samples, is_kept, strict=True) if not keep]
         flat = [s for s in others if (s.versions == current_version).any()]

@@ -28,6 +28,7 @@ from mainspring.status import (
     Verdict,
 )
 from mainspring.tasks.criterion import GradeReport
+from mainspring.trajectories.turn_rewards import TurnRewards
 
 _COLUMNS = (
     RolloutRow.id,
@@ -65,8 +66,8 @@ _NEW_LIFE: dict[str, Any] = {
     "suspicions": [],
     **dict.fromkeys(
         (
-            *("stop_reason", "verdict", "reward", "reward_parts", "fault", "patch"),
-            "patch_note",
+            *("stop_reason", "verdict", "reward", "reward_parts", "turn_rewards"),
+            *("fault", "patch", "patch_note"),
             *("grade_output", "grade_report", "finished_at"),
         ),
         null(),
@@ -276,6 +277,7 @@ async def finish(
     num_turns: int,
     phase_s: Mapping[str, float],
     reward_parts: Mapping[str, float | None] | None = None,
+    turn_rewards: TurnRewards | None = None,
     suspicions: Sequence[Suspicion] = (),
 ) -> float | None:
     """The reward that counts: the first end written stands."""
@@ -285,6 +287,7 @@ async def finish(
         "verdict": verdict,
         "reward": reward,
         "reward_parts": null() if reward_parts is None else reward_parts,
+        "turn_rewards": null() if turn_rewards is None else turn_rewards.stored(),
         "suspicions": list(suspicions),
         "fault": fault,
         "num_turns": num_turns,

@@ -196,6 +196,8 @@ class RolloutRow(Base):
     reward: Mapped[float | None]
     reward_parts: Mapped[dict[str, float | None] | None]
     """Value of each part of the campaign's reward, before weights."""
+    turn_rewards: Mapped[dict[str, Any] | None]
+    """Rewards of its turns, and the rest of the reward, for its end; null: turns are given none."""
     suspicions: Mapped[list[str]] = mapped_column(server_default=text("'{}'"))
     fault: Mapped[str | None] = mapped_column(PlainText)
     patch: Mapped[bytes | None]

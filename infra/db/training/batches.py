@@ -21,6 +21,7 @@ from infra.db.training import steps
 from mainspring.ids import CampaignId, GroupId, RolloutId
 from mainspring.status import StopReason
 from mainspring.trajectories.packed_call import PackedCall, TokenCall
+from mainspring.trajectories.turn_rewards import TurnRewards
 
 PAGE_ROLLOUTS = 16
 """Rollouts of a page: of 32k tokens each 3 MB, arriving in some milliseconds; of 256k tenfold."""
@@ -44,6 +45,8 @@ class BatchRollout:
     calls: Sequence[TokenCall]
     """Calls of its last epoch, by number."""
     stop_reason: StopReason | None = None
+    turn_rewards: TurnRewards | None = None
+    """Rewards of its turns; None: none is given to turns."""
     untrained: frozenset[int] = frozenset()
     """Calls that are context only: a program's side matters, and what its last life did not ask."""
 
@@ -84,6 +87,7 @@ async def load_groups(db: Database, groups: list[GroupId]) -> list[BatchGroup]:
                 RolloutRow.epoch,
                 RolloutRow.reward,
                 RolloutRow.stop_reason,
+                RolloutRow.turn_rewards,
             )
             .where(RolloutRow.group_id.in_(groups))
             .order_by(RolloutRow.sample_index)
@@ -100,9 +104,16 @@ async def load_groups(db: Database, groups: list[GroupId]) -> list[BatchGroup]:
             await asyncio.to_thread(_decode, arrived, calls)
             untrained |= await branch_choice.untrained(connection, page)
     rollouts: defaultdict[str, list[BatchRollout]] = defaultdict(list)
-    for group, id, _, reward, stop_reason in rows:
+    for group, id, _, reward, stop_reason, given in rows:
         rollouts[group].append(
-            BatchRollout(id, reward, calls[id], stop_reason, untrained.get(id, frozenset()))
+            BatchRollout(
+                id,
+                reward,
+                calls[id],
+                stop_reason,
+                None if given is None else TurnRewards.of_stored(given),
+                untrained.get(id, frozenset()),
+            )
         )
     return [BatchGroup(id, rollouts[id]) for id in groups if id in rollouts]
 

@@ -25,10 +25,13 @@ def grpo(rewards_G: Sequence[float | None], trainer: TrainerConfig) -> list[floa
     return [None if reward is None else next(advantages)[0] for reward in rewards_G]
 
 
-def compared(scores_RN: Sequence[Sequence[float]], trainer: TrainerConfig) -> list[list[float]]:
+def compared(
+    scores_RN: Sequence[Sequence[float]], trainer: TrainerConfig, std_eps: float | None = None
+) -> list[list[float]]:
     """Scores of R rollouts, N > 0 each, compared: minus their mean, divided by their deviation as
     `trainer.std` has it. A rollout counts once in both, however many scores it has. Scores that are
-    all equal, or of a single rollout, give exact zeros."""
+    all equal, or of a single rollout, give exact zeros. `std_eps`: added to the deviation; None: as
+    `STD_EPS` has it."""
     together = [score for scores_N in scores_RN for score in scores_N]
     if is_flat(together) or len(scores_RN) < 2:
         return [[0.0] * len(scores_N) for scores_N in scores_RN]
@@ -37,5 +40,7 @@ def compared(scores_RN: Sequence[Sequence[float]], trainer: TrainerConfig) -> li
         return [[score - mean for score in scores_N] for scores_N in scores_RN]
     num_free = len(scores_RN) - (trainer.std is Std.UNBIASED)
     squares = (sum((s - mean) ** 2 for s in scores_N) / len(scores_N) for scores_N in scores_RN)
-    scale = (sum(squares) / num_free) ** 0.5 + STD_EPS[trainer.std]
+    scale = (sum(squares) / num_free) ** 0.5 + (
+        STD_EPS[trainer.std] if std_eps is None else std_eps
+    )
     return [[(score - mean) / scale for score in scores_N] for scores_N in scores_RN]

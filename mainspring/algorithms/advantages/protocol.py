@@ -44,5 +44,6 @@ class TurnEstimator(AdvantageEstimator, Protocol):
         /,
     ) -> Sequence[Sequence[float] | None]:
         """Advantages of each rollout of a group, one for each of its N trained turns, in their
-        order; None for a masked rollout, whose turns move no other one's."""
+        order; None for a masked rollout, whose turns move no other one's. `rewards_G`: without the
+        parts of the reward that are given to turns, which are `turn.reward`."""
         ...

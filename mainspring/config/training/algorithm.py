@@ -26,6 +26,13 @@ class Std(StrEnum):
     """Nothing is divided: the advantage is "dr_grpo"."""
 
 
+class Samples(StrEnum):
+    BRANCH = "branch"
+    """A branch: all turns that extend one another. Each turn's tokens are computed once."""
+    CALL = "call"
+    """One reply after all that came before it: shorter at the end, and more tokens to compute."""
+
+
 class Overlong(StrEnum):
     KEEP = "keep"
     """They are trained on as others are."""
@@ -65,17 +72,22 @@ class AlgorithmConfig(Section):
     "reinforce_plus_plus": minus the batch's mean, divided by the batch's standard deviation.
     "reinforce_plus_plus_baseline": minus the group's mean, divided by the batch's standard
     deviation. "raft": 1 where the reward is at least `keep_reward`, else 0: rejection sampling,
-    with the loss "nll". "step_wise": as "grpo", but each turn is compared with the turns of the
-    same number in its group. "gae": generalized advantage estimation by a critic, PPO; it needs
-    [trainer.critic]. The filter is chosen with it, unless it is set. Or a function of your own as
-    "package.module:function"."""
+    with the loss "nll". "step_wise": each turn's reward, and the rollout's for its end, is compared
+    with those of the turns of the same number in the group. "gae": generalized advantage
+    estimation by a critic, PPO; it needs [trainer.critic]. The filter is chosen with it, unless it
+    is set. Or a function of your own as "package.module:function"."""
     turn_discount: Annotated[float, Within()] = Field(default=1.0, gt=0, le=1)
-    """Factor of a rollout's reward in the advantage "step_wise", for each turn that follows the one
-    that is compared."""
+    """Factor of a rollout's reward for its end in the advantage "step_wise", for each turn that
+    follows the one that is compared."""
     keep_reward: Annotated[float, Within(ge=-LARGE, le=LARGE)] = 1.0
     """Minimum reward of the rollouts that the advantage "raft" keeps."""
     std: Std = Std.POPULATION
-    """Standard deviation that the advantages "grpo" and "step_wise" divide by."""
+    """Standard deviation that the advantages "grpo" and "step_wise" divide by; "step_wise" adds
+    1e-6 to each."""
+    samples: Samples = Samples.BRANCH
+    """Sequences that a step trains on. Both train each token that the policy sampled once, after
+    what it was sampled after, and have the same gradients; but the loss "gspo" and the correction
+    "sequence_mask" have a ratio for each sample."""
     overlong: Overlong = Overlong.KEEP
     """Fate of rollouts that a limit on turns, context or time cut off."""
     loss: str = "clip"
@@ -113,6 +125,16 @@ class AlgorithmConfig(Section):
             raise ValueError(
                 f'correction.kind = "{self.correction.kind}" compares recomputed log-probs with '
                 'served ones: set proximal = "recomputed", or remove [trainer.correction]'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_penalty_in_the_reward_needs_what_follows(self) -> Self:
+        if self.samples is Samples.CALL and self.kl.coef and self.kl.where is KlPlace.REWARD:
+            raise ValueError(
+                'kl.where = "reward" has a token pay for all that follows on its branch, which is '
+                'in other samples with samples = "call": set samples = "branch", or kl.where = '
+                '"loss"'
             )
         return self
 

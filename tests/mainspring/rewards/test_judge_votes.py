@@ -1,6 +1,8 @@
 """Votes read and put together, prompts with their caps, and judges that are refused: worked out."""
 
+import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from mainspring.config.agents.judges import JudgeConfig, JudgeScope
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.files.pairs import warnings
 from mainspring.config.files.reading import check_campaign, load_campaign
+from mainspring.config.reward import RewardPart
 from mainspring.errors import ConfigError, UsageError
 from mainspring.programs.reply import Reply
 from mainspring.programs.request import ChatMessage, ModelRequest, Role, ToolCall
@@ -20,6 +23,7 @@ from mainspring.rewards.scoring import Outcome, RewardBroken, score
 from mainspring.rewards.seen import SeenCommand, SeenRecord, SeenTurn, of_program
 from mainspring.rewards.votes import Judgement, Vote, score_of, values_of, vote_of
 from mainspring.status import StopReason, Verdict
+from mainspring.trajectories.turn_rewards import TurnRewards
 
 
 def judge(**fields: Any) -> JudgeConfig:
@@ -144,6 +148,35 @@ def test_the_weight_is_the_coefficient_and_what_is_missing_is_not_counted() -> N
     assert scored.parts == {"outcome": 1.0, "judge.q.turns": None, "judge.q.rollout": 1.0}
     with pytest.raises(RewardBroken, match="no part that could be measured"):
         score(parts[1:], outcome({}))
+
+
+def test_a_reward_is_taken_apart_by_turns_and_what_is_left_for_the_end() -> None:
+    config = campaign({"name": "outcome"}, part(weight=0.5), part("rollout", weight=2.0))
+    ended = replace(
+        outcome({("q", JudgeScope.TURNS): 0.5, ("q", JudgeScope.ROLLOUT): 1.0}),
+        judged_turns={"q": {0: 1.0, 2: None, 3: 0.0}},
+    )
+    scored = score(config.reward.parts, ended)
+    assert scored.reward == 1.0 + 0.25 + 2.0
+    assert scored.turns == TurnRewards(3.0, {0: 0.5, 2: None, 3: 0.0})
+    assert TurnRewards.of_stored(json.loads(json.dumps(scored.turns.stored()))) == scored.turns
+    assert (scored.turns.of(1), scored.turns.of(2)) == (0.0, None)
+    without = campaign({"name": "outcome"}, part("rollout"))
+    assert score(without.reward.parts, ended).turns is None
+
+
+def test_two_judges_of_turns_add_up_and_one_that_is_missing_leaves_none() -> None:
+    parts = (
+        RewardPart.model_validate(part(name="a", weight=2.0)),
+        RewardPart.model_validate(part(name="b", weight=-1.0)),
+    )
+    ended = replace(
+        outcome({("a", JudgeScope.TURNS): 0.5, ("b", JudgeScope.TURNS): None}),
+        judged_turns={"a": {0: 1.0, 1: 0.0}, "b": {0: None, 1: None}},
+    )
+    scored = score(parts, ended)
+    assert scored.reward == 1.0
+    assert scored.turns == TurnRewards(0.0, {0: None, 1: None})
 
 
 def test_a_judge_that_is_all_of_a_reward_is_required() -> None:
