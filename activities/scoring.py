@@ -45,7 +45,7 @@ async def score_rollout(
     did = await played(db, rollout, epoch)
     if did is None:
         return Scored(None), (), num_turns
-    num_turns = max(num_turns, len(did.replies))
+    num_turns = max(num_turns, did.num_calls)
     facts = await cache.rollout(rollout)
     config = facts.config
     # A verification has none, and may be of tasks whose agent does not exist.

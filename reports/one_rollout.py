@@ -227,6 +227,8 @@ def _judgement(record: JudgementRecord) -> JudgementView:
 def _why_not(agent: Agent, task: Task, record: Record) -> str:
     """Nothing was run of the record's last reply."""
     reply = record.calls[-1]
+    if reply.is_summary:
+        return "it sums up the turns before it: the context was full"
     if not isinstance(asked_by(agent, reply.text, reply.parts), FormatError):
         return "its command has no result: the rollout ended, or the command still runs"
     message = next_request(agent, task, record).request.messages[-1].text.splitlines()[0]

@@ -279,10 +279,11 @@ class RolloutWorkflow:
         if reply.kind is ReplyKind.CONTEXT_FULL:
             tally.context_is_full()
             return
-        in_format = reply.kind is ReplyKind.COMMAND
+        has_commands = reply.kind is ReplyKind.COMMAND
+        in_format = has_commands or reply.kind is ReplyKind.SUMMARY
         tally.replied(reply.spent_s, in_format=in_format)
         self._turns = tally.num_turns
-        for index in range(reply.num_commands if in_format else 0):
+        for index in range(reply.num_commands if has_commands else 0):
             done = await self._sandbox.execute(
                 self._epoch,
                 turn,

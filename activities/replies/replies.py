@@ -21,7 +21,7 @@ from infra.policy.serving import ServedCampaigns
 from infra.temporal.faults import SandboxDiverged
 from infra.temporal.heartbeat import Beat, heartbeating
 from mainspring.agents.asking import NextRequest, next_request
-from mainspring.agents.contexts.choice import fitted
+from mainspring.agents.contexts.choice import fitted, opened, sums_up
 from mainspring.agents.contexts.protocol import History
 from mainspring.agents.program import asked_by
 from mainspring.agents.protocol import Agent, Command, FormatError
@@ -45,6 +45,15 @@ class TurnBegin:
     result: GenerateResult
     commands: tuple[Command, ...] = ()
     """None where the reply has another kind than COMMAND."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """A request in the place of the agent's."""
+
+    request: ModelRequest
+    is_summary: bool = False
+    """It asks for a summary, and what it takes the place of comes after it."""
 
 
 class ReplyActivities:
@@ -86,17 +95,19 @@ class ReplyActivities:
                 f"{len(past.calls)} turns: it was restored from an older backup"
             )
         turn_request = next_request(agent, facts.task, past.record, past.last_request)
-        rewritten = await self._fitting(facts, turn_request)
-        if rewritten is not None:
-            turn_request = turn_request.rewritten(rewritten)
-        past.add_asked(turn_request)
+        rewrite = await self._fitting(facts, turn_request)
+        asked = turn_request if rewrite is None else turn_request.rewritten(rewrite.request)
+        # After a summary the same request is still to be asked.
+        past.add_asked(turn_request if rewrite is not None and rewrite.is_summary else asked)
+        turn_request = asked
         offers_tools = bool(turn_request.request.tools)
 
         async def put(made_reply: MadeReply) -> Call:
             call = replace(
                 made_reply.call,
                 parts=made_reply.reply if offers_tools else made_reply.call.parts,
-                rewritten=rewritten,
+                rewritten=None if rewrite is None else rewrite.request,
+                is_summary=rewrite is not None and rewrite.is_summary,
             )
             return await turns.put_call(self._db, ask.rollout, ask.epoch, call)
 
@@ -127,9 +138,9 @@ class ReplyActivities:
         past.add_call(stored)
         return _begin(agent, path_to(past.calls, stored.number))
 
-    async def _fitting(self, facts: RolloutFacts, asked: NextRequest) -> ModelRequest | None:
-        """A shorter request in the place of one that leaves a reply no room; None: it is asked as
-        it is."""
+    async def _fitting(self, facts: RolloutFacts, asked: NextRequest) -> Rewrite | None:
+        """A shorter request, or one for a summary, in the place of one that leaves a reply no
+        room; None: it is asked as it is."""
         config = facts.agent_config.context
         if config.kind == FAIL or not asked.stored:
             return None
@@ -141,20 +152,33 @@ class ReplyActivities:
         async def none() -> Sequence[StoredCall]:
             return ()
 
-        budget = limits.max_context - limits.max_new_tokens
-        if await policy.count(asked.request, known, facts.sampling) <= budget:
-            return None
-
         async def count(messages: Sequence[ChatMessage]) -> int:
             return await policy.count(_with(asked.request, messages), none, facts.sampling)
 
-        history = History.of(asked.of_agent.messages)
-        messages = await fitted(config, history, budget, count)
-        return None if messages is None else _with(asked.request, messages)
+        budget = limits.max_context - limits.max_new_tokens
+        history, newest = History.of(asked.of_agent.messages), asked.stored[-1].call
+        if newest.is_summary:
+            of_branch = History.of(asked.request.messages)
+            assert newest.rewritten is not None
+            num_told = len(History.of(newest.rewritten.messages).turns)
+            rest = History(history.fixed, of_branch.turns[num_told:])
+            messages = await opened(config, rest, newest.reply.text, budget, count)
+            return None if messages is None else Rewrite(_with(asked.request, messages))
+        if await policy.count(asked.request, known, facts.sampling) <= budget:
+            return None
+        if not sums_up(config):
+            messages = await fitted(config, history, budget, count)
+            return None if messages is None else Rewrite(_with(asked.request, messages))
+        messages = await fitted(config, History.of(asked.request.messages), budget, count)
+        if messages is None:
+            return None
+        return Rewrite(_with(asked.request, messages, config.summary_tokens), is_summary=True)
 
 
-def _with(request: ModelRequest, messages: Sequence[ChatMessage]) -> ModelRequest:
-    return request.model_copy(update={"messages": tuple(messages)})
+def _with(
+    request: ModelRequest, messages: Sequence[ChatMessage], max_tokens: int | None = None
+) -> ModelRequest:
+    return request.model_copy(update={"messages": tuple(messages), "max_tokens": max_tokens})
 
 
 def _too_long_at_once(ask: GenerateInput, refused: PromptNotTaken) -> FirstPromptTooLong:
@@ -169,11 +193,11 @@ def _too_long_at_once(ask: GenerateInput, refused: PromptNotTaken) -> FirstPromp
 def _begin(agent: Agent, path: Sequence[Call]) -> TurnBegin:
     """Turn of the last call of `path`; its tokens count with those before it on its branch."""
     call = path[-1]
-    actions = asked_by(agent, call.text, call.parts)
+    actions = () if call.is_summary else asked_by(agent, call.text, call.parts)
     commands = () if isinstance(actions, FormatError) else actions
     in_tokens = bool(call.completion_ids)
     result = GenerateResult(
-        kind=ReplyKind.COMMAND if commands else ReplyKind.FORMAT_ERROR,
+        kind=_kind(call, commands),
         spent_s=call.latency_s,
         summary=_cut(" ".join(commands[0].command.split())) if commands else "",
         num_commands=len(commands),
@@ -185,6 +209,12 @@ def _begin(agent: Agent, path: Sequence[Call]) -> TurnBegin:
         else call.num_completion_tokens,
     )
     return TurnBegin(result, commands)
+
+
+def _kind(call: Call, commands: Sequence[Command]) -> ReplyKind:
+    if call.is_summary:
+        return ReplyKind.SUMMARY
+    return ReplyKind.COMMAND if commands else ReplyKind.FORMAT_ERROR
 
 
 def _cut(text: str) -> str:

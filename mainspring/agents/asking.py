@@ -6,7 +6,7 @@ with one sentence. A turn costs what is new in it: the request of the turn befor
 all are followed from the first call on only where it is not at hand.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mainspring.agents.protocol import Agent, FormatError, commands_in
 from mainspring.agents.record import Record
@@ -29,6 +29,8 @@ class NextRequest(Chained):
     """These calls, which it may continue."""
     whole: ModelRequest | None = None
     """The agent's own request, where the context was rewritten for this one or one before it."""
+    num_summaries: int = 0
+    """Of the stored calls, those that are summaries."""
 
     @property
     def of_agent(self) -> ModelRequest:
@@ -36,7 +38,17 @@ class NextRequest(Chained):
 
     def rewritten(self, request: ModelRequest) -> "NextRequest":
         """`request` in the place of this one: turns that follow are added to it."""
-        return NextRequest(request, chain(request), self.stored, self.of_agent)
+        return NextRequest(request, chain(request), self.stored, self.of_agent, self.num_summaries)
+
+    def summed_up(self, call: Call) -> "NextRequest":
+        """After a summary, which is a branch of its own: the same request is still to be asked."""
+        assert call.rewritten is not None, "a summary is stored with what asked for it"
+        history = continued(chain(call.rewritten)[-1], call.reply)
+        return replace(
+            self,
+            stored=(*self.stored, StoredCall(call, history)),
+            num_summaries=self.num_summaries + 1,
+        )
 
 
 def next_request(
@@ -47,13 +59,18 @@ def next_request(
     if newest is None:
         first = _checked(agent, task, record.before(0))
         newest = NextRequest(first, chain(first))
+    seen = record.without_summaries()
     while len(newest.stored) < len(record.calls):
         call = record.calls[len(newest.stored)]
+        if call.is_summary:
+            newest = newest.summed_up(call)
+            continue
         if call.rewritten is not None and call.rewritten != newest.request:
             newest = newest.rewritten(call.rewritten)
         history = continued(newest.digests[-1], call.reply)
         stored = (*newest.stored, StoredCall(call, history))
-        whole = _checked(agent, task, record.before(len(stored), newest.of_agent))
+        num_seen = len(stored) - newest.num_summaries
+        whole = _checked(agent, task, seen.before(num_seen, newest.of_agent))
         is_added = newest.whole is not None and agent.appends
         request = _added(newest, whole) if is_added else whole
         digests = chain(request, after=newest)
@@ -65,7 +82,9 @@ def next_request(
                 remedy="set `appends = False` in its class if it rewrites what was said: see "
                 "docs/extending.md",
             )
-        newest = NextRequest(request, digests, stored, whole if is_added else None)
+        newest = NextRequest(
+            request, digests, stored, whole if is_added else None, newest.num_summaries
+        )
     return newest
 
 

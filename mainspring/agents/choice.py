@@ -11,6 +11,7 @@ from collections.abc import Callable
 from mainspring.agents.bash import BashAgent
 from mainspring.agents.bundled import BundledAgent
 from mainspring.agents.contexts.choice import CONTEXTS, context_of
+from mainspring.agents.contexts.protocol import Summarising
 from mainspring.agents.program import ProgramAgent
 from mainspring.agents.prompts import check_prompts
 from mainspring.agents.protocol import Agent
@@ -135,6 +136,12 @@ def check_agent(config: AgentConfig, section: str = "agent") -> None:
             "docs/extending.md",
         )
     PARSERS.check(config.tool_parser)
+    if isinstance(context_of(config.context), Summarising) and not agent.appends:
+        raise ConfigError(
+            f"{section}.context.kind = {config.context.kind!r} needs an agent that adds to what "
+            f"was said, and {config.kind!r} as it is configured here makes each request anew",
+            remedy="leave out its memory, or choose another context",
+        )
 
 
 def _first_annotation(method: Callable[..., object]) -> object:

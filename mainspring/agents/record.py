@@ -28,6 +28,13 @@ class Record:
             first : bisect_right(self.executions, call, first, key=lambda execution: execution.call)
         ]
 
+    def without_summaries(self) -> "Record":
+        """As the agent sees it."""
+        if not any(call.is_summary for call in self.calls):
+            return self
+        calls = [call for call in self.calls if not call.is_summary]
+        return Record(calls, self.executions, self.last_request)
+
     def before(self, num_calls: int, last_request: ModelRequest | None = None) -> "Record":
         """As it was after the first `num_calls` calls."""
         if num_calls == len(self.calls):

@@ -81,6 +81,8 @@ class ReplyKind(StrEnum):
     """It asks for one command or several."""
     FORMAT_ERROR = "format_error"
     """Not what the agent takes; the next prompt reports it."""
+    SUMMARY = "summary"
+    """A summary of the turns so far, which the context strategy asked for: it runs nothing."""
     CONTEXT_FULL = "context_full"
     """Nothing was generated: the prompt leaves no room for a reply."""
 

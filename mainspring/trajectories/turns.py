@@ -65,6 +65,9 @@ class Call:
     rewritten: ModelRequest | None = None
     """The agent's request, where its context was rewritten for it; None: it follows from the record
     of the rollout."""
+    is_summary: bool = False
+    """It sums up the turns before it, which `rewritten` asked for. It asks for no command, and the
+    agent never sees it."""
 
     @property
     def reply(self) -> Reply:

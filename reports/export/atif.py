@@ -72,6 +72,8 @@ def _step(trajectory: Trajectory, reply: Call) -> dict[str, Any]:
             },
         }
     step: dict[str, Any] = {"source": "agent", "message": reply.text, "metrics": metrics}
+    if reply.is_summary:
+        return step
     parsed = asked_by(trajectory.agent, reply.text, reply.parts)
     if isinstance(parsed, FormatError):
         text = trajectory.told_after(reply)

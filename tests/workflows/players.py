@@ -185,6 +185,15 @@ class Shortening(Agent):
         return self.replies[max(map(int, re.findall(r"# step (\d+)", prompt)), default=0)]
 
 
+class Summarising(Shortening):
+    """It is asked for a summary, which is a turn of its own."""
+
+    def say(self, prompt: str, turn: int) -> str:
+        if "Please sum up." in prompt[-60:]:
+            return "I printed numbers: see # step 1."
+        return super().say(prompt, turn)
+
+
 def _called(name: str, **arguments: str) -> str:
     return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
 
@@ -224,3 +233,10 @@ SHORTENING = Shortening(
     {"max_context": 4400},
 )
 """Its third and fourth requests leave out what came before."""
+SUMMARISING = Summarising(
+    "summarising",
+    {"kind": "bash", "context": {"kind": "summarise", "summary_prompt": "Please sum up."}},
+    (bash(f"{LONG} 1"), bash(f"{EDIT}; {LONG} 2"), SUBMIT),
+    {"max_context": 4400},
+)
+"""Its third request is for a summary of the first turn."""

@@ -18,6 +18,7 @@ from players import (
     PROGRAM,
     REMOTE,
     SHORTENING,
+    SUMMARISING,
     TOOLS,
     Play,
     Player,
@@ -37,7 +38,7 @@ from tests.waiting import until
 
 BESIDE_NODE = (FUNCTION, GAME, HARBOR)
 IN_SANDBOX = (PROGRAM, FUNCTION, HARBOR, CLIENTS[0])
-AGENTS = (AGENT, TOOLS, SHORTENING)
+AGENTS = (AGENT, TOOLS, SHORTENING, SUMMARISING)
 KILLED: dict[str, tuple[Player, ...]] = {
     "process": (PROGRAM, *BESIDE_NODE, *CLIENTS, LEAVING),
     "client": CLIENTS,

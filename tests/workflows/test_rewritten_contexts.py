@@ -22,6 +22,7 @@ from reports.export.trajectory import Attempt, Trajectory
 CONTEXT = 16_000
 """Tokens, which are characters here; a reply may have a quarter of them."""
 NUM_TURNS = 9
+ASKS_FOR_ONE = "Please sum up."
 PRINT = "seq 1000 1400 | head -c 2000"
 
 
@@ -75,7 +76,7 @@ async def check_asked_again(cluster: Cluster, rollout: RolloutId) -> None:
         done = Record(calls, executions).before(number)
         known = next_request(agent, task, done, known)
         assert known == next_request(agent, task, done)
-        if (rewritten := calls[number].rewritten) is not None:
+        if (rewritten := calls[number].rewritten) is not None and not calls[number].is_summary:
             known = known.rewritten(rewritten)
     trajectory = Trajectory(
         attempt=Attempt(record, await groups.get(cluster.db, record.group), 0, 0, 0),
@@ -116,6 +117,47 @@ async def test_a_history_that_is_too_long_is_rewritten(
     assert all(len(prompt) <= CONTEXT * 3 // 4 for prompt in prompts)
     rewritten = [prompt for prompt in prompts if told in bytes(i % 256 for i in prompt).decode()]
     assert rewritten
+    await check_tokens(cluster, rollout, prompts)
+    await check_asked_again(cluster, rollout)
+
+
+@pytest.mark.parametrize("turns_per_activity", [1, 3])
+async def test_a_summary_is_a_call_that_opens_the_next_branch(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, turns_per_activity: int
+) -> None:
+    prompts = watch(cluster, monkeypatch)
+    replies = iter([*(bash(f"{PRINT} # {turn}") for turn in range(NUM_TURNS)), SUBMIT])
+    num_summaries = 0
+
+    def say(rollout: str, turn: int) -> str:
+        nonlocal num_summaries
+        if ASKS_FOR_ONE in bytes(i % 256 for i in prompts[-1][-60:]).decode():
+            num_summaries += 1
+            return f"I printed numbers, as {bash('echo not to be run')} would: {num_summaries}."
+        return next(replies)
+
+    cluster.policy.say = say
+    rollout, result = await play(
+        cluster, turns_per_activity, kind="summarise", summary_prompt=ASKS_FOR_ONE
+    )
+    assert num_summaries > 1
+    assert result.stop_reason is StopReason.SUBMITTED
+    assert result.num_turns == NUM_TURNS + 1 + num_summaries
+    assert all(len(prompt) <= CONTEXT * 3 // 4 for prompt in prompts)
+    calls, executions = await turns.history(cluster.db, rollout, 0)
+    summaries = [call for call in calls if call.is_summary]
+    assert len(summaries) == num_summaries
+    assert len(executions) == NUM_TURNS + 1  # no summary ran anything
+    for number, call in enumerate(summaries, 1):
+        assert call.parent is not None  # it continues the branch that it sums up
+        opening = calls[call.number + 1]
+        assert opening.parent is None and opening.rewritten is not None
+        texts = [message.text for message in opening.rewritten.messages]
+        assert sum("Summary of the work so far:" in text for text in texts) == 1
+        assert f"would: {number}." in texts[2] and ASKS_FOR_ONE not in texts
+    # each turn's output is in exactly one branch, or in the one that follows its summary as well
+    row = await rollouts.get(cluster.db, rollout)
+    assert row.num_turns == len(calls)
     await check_tokens(cluster, rollout, prompts)
     await check_asked_again(cluster, rollout)
 

@@ -26,7 +26,10 @@ class Played:
     player: Player
     patch: bytes
     report: GradeReport | None
+    num_calls: int
+    """Replies, summaries among them."""
     replies: tuple[str, ...]
+    """Replies without summaries."""
     parts: tuple[Reply | None, ...]
     """Parts of each reply, as `Call.parts`."""
     num_completion_tokens: int | None
@@ -43,9 +46,9 @@ def _unless_unknown(total: Any, counted: Any) -> Any:
 
 
 def _of_replies(column: Any, kind: TypeEngine[Any]) -> Any:
-    """In their order."""
+    """In their order, without summaries."""
     ordered = aggregate_order_by(column, CallRow.number)
-    return func.array_agg(ordered, type_=ARRAY(kind)).filter(CallRow.number.is_not(None))
+    return func.array_agg(ordered, type_=ARRAY(kind)).filter(CallRow.is_summary.is_(False))
 
 
 # Replies in text have no tokens of their own, only the endpoint's count, where it counts.
@@ -65,6 +68,7 @@ _READ = (
         RolloutRow.player,
         RolloutRow.patch,
         RolloutRow.grade_report,
+        func.count(CallRow.number),
         _of_replies(CallRow.text, Text()),
         _of_replies(CallRow.parts, ReplyParts()),
         _unless_unknown(func.sum, _COMPLETION),
@@ -85,7 +89,7 @@ async def played(db: Database, rollout: RolloutId, epoch: int) -> Played | None:
         row = (await connection.execute(_READ, {"rollout": rollout, "epoch": epoch})).one_or_none()
     if row is None:
         return None
-    campaign, task, player, patch, report, replies, parts, *counts = row
+    campaign, task, player, patch, report, num_calls, replies, parts, *counts = row
     num_completion_tokens, num_tokens = counts
     return Played(
         campaign=campaign,
@@ -93,6 +97,7 @@ async def played(db: Database, rollout: RolloutId, epoch: int) -> Played | None:
         player=player,
         patch=patch or b"",
         report=None if report is None else GradeReport.model_validate(report),
+        num_calls=num_calls,
         replies=tuple(replies or ()),
         parts=tuple(parts or ()),
         num_completion_tokens=num_completion_tokens,

@@ -34,6 +34,7 @@ CALL = (
     CallRow.num_completion_tokens,
     CallRow.parts,
     CallRow.rewritten,
+    CallRow.is_summary,
 )
 """The fields of a Call, in their order."""
 _EXECUTION = (

@@ -14,6 +14,7 @@ from sqlalchemy import (
     ForeignKeyConstraint,
     Index,
     UniqueConstraint,
+    false,
     func,
     text,
 )
@@ -234,6 +235,8 @@ class CallRow(Base):
     """Parts of an endpoint's reply to a program, or of a reply to an agent that offered tools."""
     rewritten: Mapped[ModelRequest | None]
     """An agent's request, where its context was rewritten for it."""
+    is_summary: Mapped[bool] = mapped_column(server_default=false())
+    """Whether `rewritten` asked for a summary of the turns before."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 

@@ -1,11 +1,12 @@
 """The context strategies that `agent.context.kind` names, and your own as paths."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from mainspring.agents.asking import AgentBroken
 from mainspring.agents.contexts.forget_outputs import ForgetOutputs
 from mainspring.agents.contexts.head_tail import HeadTail
-from mainspring.agents.contexts.protocol import ContextStrategy, Count, History
+from mainspring.agents.contexts.protocol import ContextStrategy, Count, History, Summarising
+from mainspring.agents.contexts.summarise import Summarise
 from mainspring.config.agents.context import FAIL, ContextConfig
 from mainspring.config.registry import Registry
 from mainspring.errors import MainspringError
@@ -13,7 +14,7 @@ from mainspring.programs.request import ChatMessage
 
 CONTEXTS: Registry[Callable[[ContextConfig], ContextStrategy]] = Registry(
     "context",
-    (("head_tail", HeadTail), ("forget_outputs", ForgetOutputs)),
+    (("head_tail", HeadTail), ("forget_outputs", ForgetOutputs), ("summarise", Summarise)),
     takes="config",
     methods=("fit",),
     also=(FAIL,),
@@ -25,16 +26,41 @@ def context_of(config: ContextConfig) -> ContextStrategy | None:
     return None if config.kind == FAIL else CONTEXTS.make(config.kind, config)
 
 
+def sums_up(config: ContextConfig) -> bool:
+    """Whether a request that is too long is followed by one for a summary."""
+    return isinstance(context_of(config), Summarising)
+
+
 async def fitted(
     config: ContextConfig, history: History, budget: int, count: Count
 ) -> tuple[ChatMessage, ...] | None:
     """Messages of a prompt of at most `budget` tokens; None where the strategy finds none. Raises
     AgentBroken for one of your own that fails."""
     strategy = context_of(config)
-    if strategy is None:
-        return None
+    return (
+        None
+        if strategy is None
+        else await _made(config, history, strategy.fit(history, budget, count))
+    )
+
+
+async def opened(
+    config: ContextConfig, history: History, summary: str, budget: int, count: Count
+) -> tuple[ChatMessage, ...] | None:
+    """Messages of the prompt that follows a summary; None where they do not fit. Raises
+    AgentBroken likewise."""
+    strategy = context_of(config)
+    assert isinstance(strategy, Summarising), config.kind
+    return await _made(config, history, strategy.open(history, summary, budget, count))
+
+
+async def _made(
+    config: ContextConfig,
+    history: History,
+    making: Awaitable[Sequence[ChatMessage] | None],
+) -> tuple[ChatMessage, ...] | None:
     try:
-        messages = await strategy.fit(history, budget, count)
+        messages = await making
     except MainspringError:
         raise
     except Exception as error:

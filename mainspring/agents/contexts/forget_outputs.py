@@ -23,13 +23,14 @@ class ForgetOutputs:
         for place in range(len(turns) - 1):
             if total <= int(budget * self._config.fill):
                 break
-            turns[place] = tuple(_shortened(each, self._config.lines) for each in turns[place])
+            turns[place] = tuple(shortened(each, self._config.lines) for each in turns[place])
             total += await count((*history.fixed, *turns[place])) - fixed - sizes[place]
         messages = [*history.fixed, *(message for turn in turns for message in turn)]
         return messages if await count(messages) <= budget else None
 
 
-def _shortened(message: ChatMessage, num_lines: int) -> ChatMessage:
+def shortened(message: ChatMessage, num_lines: int) -> ChatMessage:
+    """An output with `num_lines` lines of each end; a reply stays whole."""
     if message.role is Role.ASSISTANT:
         return message
     return message.model_copy(update={"text": first_and_last(message.text, num_lines)})

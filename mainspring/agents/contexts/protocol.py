@@ -6,13 +6,15 @@
   policy.max_new_tokens`. The request that it makes begins a branch, or forks from an earlier call
   whose history it begins with; later turns are added to it until it is too long again.
 - Tokens of calls that it leaves out stay trained in the branch that they were sampled in.
+- A strategy that is `Summarising` asks the policy for a summary first: a call of the rollout,
+  trained like any other. Such calls are no turns of the agent's, which never sees them.
 
 Implemented beside this file and by classes of your own (docs/extending.md); `choice` finds them.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from mainspring.programs.request import ChatMessage, Role
 
@@ -49,4 +51,17 @@ class ContextStrategy(Protocol):
     ) -> Sequence[ChatMessage] | None:
         """Messages of a prompt with at most `budget` tokens, which begin with `history.fixed`. None
         where nothing can be left out: then the rollout ends when no reply fits any more."""
+        ...
+
+
+@runtime_checkable
+class Summarising(ContextStrategy, Protocol):
+    """Its `fit` makes the request for a summary, from the history of the branch that is too long;
+    an earlier summary is one of the branch's fixed messages."""
+
+    async def open(
+        self, history: History, summary: str, budget: int, count: Count
+    ) -> Sequence[ChatMessage] | None:
+        """Messages that begin the next branch: `history.fixed` first. `history.turns`: those that
+        were not summed up. None where they do not fit."""
         ...

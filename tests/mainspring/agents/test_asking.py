@@ -3,6 +3,7 @@ be asked."""
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -103,6 +104,36 @@ def test_a_conversation_is_continued_and_what_was_said_is_not_said_again() -> No
     counted.num_told = 0
     next_request(counted, TASK, Record(calls, done), known)
     assert counted.num_told == 1
+
+
+def test_summaries_are_no_turns_of_the_agent() -> None:
+    """At any place, several in a row, and the newest; known or from the store, it is the same."""
+    agent = BashAgent(AgentConfig())
+    plain = [said(f"```bash\nls {n}\n```", n) for n in range(4)]
+    calls: list[Call] = []
+    done: list[Execution] = []
+    for kind in "tstsstst":
+        number = len(calls)
+        if kind == "s":
+            asked = asking("task", "earlier", "sum up")
+            calls.append(replace(said("It works.", number), rewritten=asked, is_summary=True))
+            continue
+        turn = sum(not call.is_summary for call in calls)
+        calls.append(replace(plain[turn], number=number))
+        done.append(ran(number, 0, f"out {turn}\n"))
+    known = None
+    for num_calls in range(len(calls) + 1):
+        record = Record(calls[:num_calls], [e for e in done if e.call < num_calls])
+        known = next_request(agent, TASK, record, known)
+        assert known == next_request(agent, TASK, record)
+        assert [each.call for each in known.stored] == calls[:num_calls]
+        turns = [call for call in calls[:num_calls] if not call.is_summary]
+        others = Record(turns, record.executions)
+        assert known.request == next_request(agent, TASK, others).request
+        summaries = [n for n, call in enumerate(calls[:num_calls]) if call.is_summary]
+        assert known.num_summaries == len(summaries)
+    roles = [message.role for message in known.request.messages]
+    assert roles == [Role.SYSTEM, Role.USER, *[Role.ASSISTANT, Role.USER] * 4]
 
 
 def test_results_of_tools_stand_beside_their_calls() -> None:

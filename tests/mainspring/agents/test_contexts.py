@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.agents.asking import AgentBroken
-from mainspring.agents.contexts.choice import CONTEXTS, fitted
+from mainspring.agents.choice import check_agent
+from mainspring.agents.contexts.choice import CONTEXTS, fitted, opened
 from mainspring.agents.contexts.forget_outputs import first_and_last
 from mainspring.agents.contexts.head_tail import HeadTail, kept, marker
 from mainspring.agents.contexts.protocol import Count, History
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.agents.context import ContextConfig
 from mainspring.errors import ConfigError
 from mainspring.programs.request import ChatMessage, Role
@@ -151,6 +153,60 @@ async def test_old_outputs_are_forgotten_first() -> None:
     texts = [message.text for message in messages[3::2]]
     assert texts[:2] == [cut, cut] and texts[3] == long.turns[3][1].text
     assert await fitted(config, long, 100, count) is None
+
+
+SUMS_UP = ContextConfig(kind="summarise", summary_prompt="[sum", lines=1)
+"""Its request has 5 tokens."""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "budget", "num_told"),
+    [
+        ((10, 10, 10), 200, 2),  # the newest is never summed up
+        ((10, 10, 10), 45, 2),
+        ((10, 10, 10), 44, 1),
+        ((10, 10, 10), 34, None),
+        ((10, 90, 10), 60, 1),
+        ((90, 10), 60, None),
+        ((10,), 60, None),
+        ((), 60, None),
+    ],
+)
+async def test_a_summary_is_asked_for_as_many_turns_as_leave_room(
+    sizes: tuple[int, ...], budget: int, num_told: int | None
+) -> None:
+    messages = await fitted(SUMS_UP, history(*sizes), budget, count)
+    if num_told is None:
+        assert messages is None
+        return
+    assert messages is not None and await count(messages) <= budget
+    assert messages[-1] == ChatMessage(role=Role.USER, text="[sum")
+    assert History.of(messages[:-1]).turns == history(*sizes).turns[:num_told]
+
+
+async def test_a_summary_opens_a_branch_with_the_turns_that_are_not_in_it() -> None:
+    rest = History(FIXED, (output(7, 20),))
+    whole = await opened(SUMS_UP, rest, " I looked. ", 1000, count)
+    assert whole is not None and whole[3:] == rest.turns[0]
+    assert whole[2].text == "Summary of the work so far:\nI looked."
+    cut = await opened(SUMS_UP, rest, "I looked.", await count(whole) - 1, count)
+    assert cut is not None and cut[3] == rest.turns[0][0]
+    assert cut[4].text == "line 0\n[18 lines of this output were left out]\nline 19"
+    alone = await opened(SUMS_UP, rest, "I looked.", await count(cut) - 1, count)
+    assert alone == whole[:3]
+    assert await opened(SUMS_UP, rest, "I looked.", 10, count) is None
+    empty = await opened(SUMS_UP, History(FIXED, ()), " ", 1000, count)
+    assert empty is not None and empty[2].text.endswith("(nothing was written)")
+
+
+def test_only_what_adds_to_what_was_said_can_be_summed_up() -> None:
+    check_agent(AgentConfig(context=SUMS_UP))
+    check_agent(AgentConfig(kind="react", context=SUMS_UP))
+    with_memory = AgentConfig.model_validate(
+        {"kind": "react", "react": {"memory": 3}, "context": {"kind": "summarise"}}
+    )
+    with pytest.raises(ConfigError, match="needs an agent that adds to what was said"):
+        check_agent(with_memory)
 
 
 @pytest.mark.parametrize(
