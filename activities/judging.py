@@ -9,11 +9,11 @@ one's own does wrong ends no worker.
 import asyncio
 from dataclasses import dataclass
 
+from activities import seen_records
 from activities.implements import implements
 from infra.db.cache import FactCache, RolloutFacts
 from infra.db.database import Database
-from infra.db.programs import model_requests
-from infra.db.rollouts import judged_turns, judgements, rollouts
+from infra.db.rollouts import judged_turns, judgements
 from infra.db.rollouts.judgements import JudgeQuestion
 from infra.judges.judge import (
     JudgeBusy,
@@ -23,16 +23,14 @@ from infra.judges.judge import (
     failure_of_own,
 )
 from infra.temporal.heartbeat import Beat, heartbeating
-from mainspring.config.agents.judges import JudgeConfig, JudgeScope
+from mainspring.config.agents.judges import JudgeConfig, QuestionScope
 from mainspring.config.run import RunConfig
 from mainspring.errors import ConfigError
-from mainspring.ids import RolloutId
-from mainspring.programs.profiles.choice import is_program
-from mainspring.programs.record import BranchKind, RequestState
 from mainspring.protocol.activities import JUDGE
 from mainspring.protocol.judging import JudgeInput, JudgeResult
 from mainspring.rewards.judge_prompts import digest_of, prompt_of
-from mainspring.rewards.seen import SeenRecord, SeenTurn, of_program
+from mainspring.rewards.scoring import RewardBroken
+from mainspring.rewards.seen import SeenRecord
 from mainspring.rewards.votes import Judgement, Vote, score_of, vote_of
 from mainspring.words.causes import shortened
 from mainspring.words.plain_text import plain
@@ -63,7 +61,7 @@ class JudgeActivities:
 
     @implements(JUDGE)
     async def judge(self, ask: JudgeInput) -> JudgeResult:
-        question = JudgeQuestion(ask.rollout, ask.epoch, ask.judge, ask.of, ask.call)
+        question = JudgeQuestion(ask.rollout, ask.epoch, ask.judge, QuestionScope(ask.of), ask.call)
         async with heartbeating(f"judge {ask.judge}", asks=True) as beat:
             stands = await judgements.get(self._db, question)
             if stands is not None:
@@ -79,6 +77,24 @@ class JudgeActivities:
                 # Tried with samples before the run was stored: this record differs from them.
                 return await self._settle(question, "", 0, {}, f"its prompt: {broken.message}")
             return await self._ask(_Asked(question, facts, config, prompt), beat)
+
+    async def ask(self, question: JudgeQuestion, prompt: str, beat: Beat) -> JudgeResult:
+        """A question of a reward function. Raises JudgeFailing while the judge may be asked again,
+        and RewardBroken for a judge that the campaign does not have."""
+        stands = await judgements.get(self._db, question)
+        if stands is not None:
+            return _result(stands)
+        facts = await self._cache.rollout(question.rollout)
+        assert isinstance(facts.config, RunConfig), "supervised runs have no rollouts"
+        if question.judge not in facts.config.judges:
+            there = ", ".join(facts.config.judges) or "none"
+            raise RewardBroken(
+                f"the reward of rollout {question.rollout} asks judge {question.judge!r}, which "
+                f"has no section [judges.{question.judge}]; there are: {there}",
+                remedy="name one of them in the function",
+            )
+        config = facts.config.judges[question.judge]
+        return await self._ask(_Asked(question, facts, config, prompt), beat)
 
     async def _ask(self, asked: _Asked, beat: Beat) -> JudgeResult:
         """Raises JudgeFailing while the judge may be asked again."""
@@ -155,29 +171,10 @@ class JudgeActivities:
     ) -> SeenRecord | None:
         """None: a turn that ran nothing."""
         key = (question.rollout, question.epoch)
-        if question.of is JudgeScope.TURNS:
+        if question.of is QuestionScope.TURNS:
             turns, num_before = await judged_turns.up_to(self._db, *key, question.call, judge.steps)
             return SeenRecord(facts.task.issue, turns, num_before) if turns else None
-        patch = await rollouts.get_patch(self._db, *key) or b""
-        turns = await (
-            self._of_program(*key) if is_program(facts.config.agent) else self._all(*key)
-        )
-        return SeenRecord(facts.task.issue, turns, patch=patch.decode(errors="replace"))
-
-    async def _all(self, rollout: RolloutId, epoch: int) -> list[SeenTurn]:
-        return await judged_turns.whole(self._db, rollout, epoch)
-
-    async def _of_program(self, rollout: RolloutId, epoch: int) -> list[SeenTurn]:
-        """From the last request of its own turns, which holds those before."""
-        own = [
-            request.number
-            for request in await model_requests.history(self._db, rollout, epoch)
-            if request.kind is BranchKind.MAIN and request.state is RequestState.STORED
-        ]
-        if not own:
-            return []
-        _, request, call = await model_requests.read(self._db, rollout, epoch, own[-1])
-        return [] if call is None else of_program(request, call.reply)
+        return await seen_records.whole(self._db, facts, *key)
 
 
 def _judge_of(facts: RolloutFacts, name: str) -> JudgeConfig:
@@ -193,11 +190,12 @@ def _given_up(asked: _Asked, failing: list[JudgeFailing], beat: Beat) -> str:
     worst.retry_after_s = None if wait_s is None else min(wait_s, MAX_WAIT_S)
     if isinstance(worst, JudgeBusy):
         raise worst
-    earlier = beat.earlier("failed")
+    told = f"failed {asked.question.judge} {asked.question.call}"
+    earlier = beat.earlier(told)
     num_failed = (earlier if isinstance(earlier, int) else 0) + 1
     if num_failed <= asked.config.retries:
         # Temporal's own count has attempts that a drained or killed worker did not finish.
-        beat.tell("failed", num_failed)
+        beat.tell(told, num_failed)
         raise worst
     tries = "1 try" if num_failed == 1 else f"{num_failed} tries"
     return f"after {tries}: {worst.message}"

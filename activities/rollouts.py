@@ -47,11 +47,17 @@ from mainspring.protocol.rollout import (
     NewEpochInput,
     RolloutRef,
 )
+from mainspring.protocol.scoring import ScoreResult
 from mainspring.protocol.session import RemoteLimits
 from mainspring.rewards.judges import judge_plans
+from mainspring.rewards.scoring import Scored
 from mainspring.status import CampaignStatus, GroupKind, Player
 from mainspring.tasks.swe_task import SweTask
 from mainspring.trajectories.seeds import draw_seed
+from mainspring.trajectories.turn_rewards import TurnRewards
+
+QUESTIONS_AT_ONCE = 10
+"""Questions of a reward function to each judge that an attempt has time for."""
 
 
 async def _task_of(db: Database, config: CampaignConfig, draw: int, ids: list[TaskId]) -> TaskId:
@@ -129,6 +135,7 @@ class RolloutActivities:
             if is_program(agent)
             else None,
             remote=RemoteLimits(silence_s=remote.silence_s, lives=remote.lives) if remote else None,
+            score_s=_score_s(config),
             judges=judge_plans(config) if plays and isinstance(config, RunConfig) else [],
         )
 
@@ -147,6 +154,7 @@ class RolloutActivities:
             stop_reason=ask.stop_reason,
             verdict=ask.verdict,
             num_turns=ask.num_turns,
+            scored=None if ask.scored is None else _scored(ask.scored),
         )
         counts = await rollouts.finish(
             self._db,
@@ -207,3 +215,17 @@ class RolloutActivities:
         batches = training(await self._cache.config(ask.campaign)).batches
         planned = await steps.plan_step(self._db, ask.campaign, ask.step, ask.num_groups, batches)
         return PlanResult(groups=planned)
+
+
+def _score_s(config: object) -> float | None:
+    if not isinstance(config, RunConfig) or not config.reward.has_own_functions:
+        return None
+    # A function may ask one judge after the other. One that asks more often than this in an attempt
+    # is answered from the store in the next.
+    judges_s = sum(2 * judge.request_timeout_s for judge in config.judges.values())
+    return config.reward.timeout_s + QUESTIONS_AT_ONCE * judges_s
+
+
+def _scored(result: ScoreResult) -> Scored:
+    turns = None if result.turns is None else TurnRewards.of_stored(result.turns)
+    return Scored(result.reward, result.parts, turns)

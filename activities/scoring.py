@@ -1,32 +1,31 @@
 """The reward and the suspicions of a rollout's end: read, computed, not stored.
 
-Invariants: one read of the store; functions of a campaign's own run in a thread, are given
-FUNCTION_TIMEOUT_S, and whatever they do wrong is RewardBroken, which ends the campaign; suspicions
-are about policies and exploits only, and no reward depends on them.
+Invariants: functions of a campaign's own are not called here (`own_rewards`); suspicions are about
+policies and exploits only, and no reward depends on them.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
-from infra.db.cache import FactCache
+from activities import seen_records
+from infra.db.cache import FactCache, RolloutFacts
 from infra.db.database import Database
 from infra.db.rollouts import judgements
 from infra.db.rollouts.outcomes import Played, played
 from mainspring.agents.program import asked_by
 from mainspring.agents.protocol import Agent, Command, FormatError
-from mainspring.config.agents.judges import JudgeScope
+from mainspring.config.agents.judges import JudgeScope, QuestionScope
 from mainspring.config.run import RunConfig
 from mainspring.ids import RolloutId
 from mainspring.integrity.suspicion import after_grading, suspicions
 from mainspring.rewards.judges import judge_plans
-from mainspring.rewards.scoring import Outcome, RewardBroken, Scored, has_own_functions, score
+from mainspring.rewards.scoring import Outcome, Scored, score
 from mainspring.rewards.votes import values_of
 from mainspring.status import Player, StopReason, Suspicion, Verdict
 from mainspring.tasks.any_task import AnyTask
 from mainspring.tasks.swe_task import SweTask
-
-FUNCTION_TIMEOUT_S = 10.0
-"""For one reward; half of what an attempt at a store call may take."""
 
 
 async def score_rollout(
@@ -38,13 +37,16 @@ async def score_rollout(
     stop_reason: StopReason,
     verdict: Verdict | None,
     num_turns: int,
+    scored: Scored | None = None,
+    run: Callable[[Outcome], Awaitable[Scored]] | None = None,
 ) -> tuple[Scored, tuple[Suspicion, ...], int]:
-    """And how many turns count: replies that are stored were given, also those of an activity that
-    did not live to report them. Nothing for an epoch that is over: writing its end is refused
-    anyway. Raises RewardBroken."""
+    """The reward, the suspicions, and how many turns count: replies that are stored were given,
+    also those of an activity that did not live to report them. Nothing for an epoch that is over:
+    its end is refused anyway. `scored`: the reward, where functions of the campaign's own have
+    computed it already; `run`: has them compute it now. Raises RewardBroken."""
     did = await played(db, rollout, epoch)
     if did is None:
-        return Scored(None), (), num_turns
+        return scored or Scored(None), (), num_turns
     num_turns = max(num_turns, did.num_calls)
     facts = await cache.rollout(rollout)
     config = facts.config
@@ -73,11 +75,9 @@ async def score_rollout(
         patch=did.patch,
         **await _judged(db, config, did, rollout, epoch),
     )
-    return (
-        await _score(config, outcome),
-        await _suspicions(facts.task, did, commands, verdict),
-        num_turns,
-    )
+    if scored is None:
+        scored = await _score(db, facts, outcome, epoch, run)
+    return scored, await _suspicions(facts.task, did, commands, verdict), num_turns
 
 
 async def _judged(
@@ -91,7 +91,7 @@ async def _judged(
     scores = await judgements.scores(db, rollout, epoch)
     of_turns: dict[str, dict[int, float | None]] = {}
     for each in scores:
-        if each.of is JudgeScope.TURNS:
+        if each.of is QuestionScope.TURNS:
             of_turns.setdefault(each.judge, {})[each.call] = each.score
     none = {part: 0.0 for part in asked if part[1] is JudgeScope.TURNS}
     return {"judged": {**none, **values_of(scores)}, "judged_turns": of_turns}
@@ -103,20 +103,20 @@ def _actions(agent: Agent, did: Played) -> list[tuple[Command, ...] | FormatErro
     ]
 
 
-async def _score(config: RunConfig, outcome: Outcome) -> Scored:
-    parts = config.reward.parts
-    if outcome.is_masked or not has_own_functions(parts):
+async def _score(
+    db: Database,
+    facts: RolloutFacts,
+    outcome: Outcome,
+    epoch: int,
+    run: Callable[[Outcome], Awaitable[Scored]] | None,
+) -> Scored:
+    parts = facts.config.reward.parts
+    if outcome.is_masked or not facts.config.reward.has_own_functions:
         return score(parts, outcome)
-    try:
-        async with asyncio.timeout(FUNCTION_TIMEOUT_S):
-            return await asyncio.to_thread(score, parts, outcome)
-    except TimeoutError:
-        names = ", ".join(part.label for part in parts)
-        raise RewardBroken(
-            f"the reward of rollout {outcome.rollout} ({names}) took longer than "
-            f"{FUNCTION_TIMEOUT_S:g} s",
-            remedy="let the function compute from its outcome alone, without waiting for anything",
-        ) from None
+    if run is None:  # an older version began the rollout
+        return await asyncio.to_thread(score, parts, outcome)
+    record = await seen_records.whole(db, facts, RolloutId(outcome.rollout), epoch)
+    return await run(replace(outcome, record=record))
 
 
 async def _suspicions(

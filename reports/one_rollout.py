@@ -19,7 +19,7 @@ from mainspring.agents.choice import agent_for
 from mainspring.agents.program import asked_by
 from mainspring.agents.protocol import Agent, FormatError
 from mainspring.agents.record import Record
-from mainspring.config.agents.judges import JudgeScope
+from mainspring.config.agents.judges import QuestionScope
 from mainspring.config.run import RunConfig
 from mainspring.ids import RolloutId
 from mainspring.tasks.criterion import GradeReport
@@ -145,14 +145,16 @@ async def read(database: Database, rollout: RolloutId) -> RolloutView:
                 number: [_judgement(each) for each in of_call]
                 for number, of_call in groupby(
                     sorted(
-                        (each for each in judged if each.judgement.of is JudgeScope.TURNS),
+                        (each for each in judged if each.judgement.of is QuestionScope.TURNS),
                         key=lambda each: each.judgement.call,
                     ),
                     key=lambda each: each.judgement.call,
                 )
             },
         ),
-        judgements=[_judgement(each) for each in judged if each.judgement.of is JudgeScope.ROLLOUT],
+        judgements=[
+            _judgement(each) for each in judged if each.judgement.of is QuestionScope.ROLLOUT
+        ],
         program=await program_view.read(database, rollout, record.epoch, config.agent.kind),
     )
 

@@ -13,6 +13,7 @@ from temporalio.worker import Worker
 from activities.campaigns import CampaignActivities
 from activities.extensions import ExtensionActivities
 from activities.judging import JudgeActivities
+from activities.own_rewards import RewardActivities
 from activities.programs.sessions import SessionActivities
 from activities.replies.answers import AnswerActivities
 from activities.replies.replies import ReplyActivities
@@ -143,11 +144,15 @@ async def _run(settings: Settings, serve: Serve | None) -> None:
             max_concurrent_workflow_task_polls=NUM_POLLERS,
             max_concurrent_activity_task_polls=NUM_POLLERS,
         )
+        judges_asked = JudgeActivities(db, cache, judges)
         judging = Worker(
             client,
             task_queue=JUDGE_QUEUE,
             interceptors=[Faults()],
-            activities=[JudgeActivities(db, cache, judges).judge],
+            activities=[
+                judges_asked.judge,
+                RewardActivities(db, cache, judges_asked).score,
+            ],
             max_concurrent_activities=MAX_JUDGEMENTS,
             graceful_shutdown_timeout=GRACE,
             max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,

@@ -22,6 +22,7 @@ with workflow.unsafe.imports_passed_through():
         GRADE,
         NEW_EPOCH,
         READ_OUTCOME,
+        SCORE,
         play_s,
     )
     from mainspring.protocol.campaign import OutcomeInput
@@ -41,9 +42,10 @@ with workflow.unsafe.imports_passed_through():
         RolloutRef,
         RolloutResult,
     )
+    from mainspring.protocol.scoring import ScoreInput, ScoreResult
     from mainspring.protocol.session import SESSION_SIGNAL
     from mainspring.protocol.timeouts import MAX_TEST_RUNS
-    from mainspring.status import FaultKind, Player, RolloutPhase, StopReason, Verdict
+    from mainspring.status import FaultKind, Player, RolloutPhase, StopReason, Verdict, is_masked
     from mainspring.trajectories.tally import Tally, TurnLimits
     from workflows import activity_calls, search
     from workflows.answering import Answering
@@ -66,6 +68,7 @@ class RolloutWorkflow:
         self._program = ProgramPlay(start, self._sandbox, self._answering)
         self._remote = RemotePlay(start, self._answering)
         self._judging = Judging(start)
+        self._score_s: float | None = None
         self._epoch = 0
         self._turns = 0
         self._num_closed = 0
@@ -112,6 +115,7 @@ class RolloutWorkflow:
                 raise
             return await self._do_nothing(error)
         self._epoch = begin.epoch
+        self._score_s = begin.score_s
         self._judging.begin(begin.judges, begin.epoch)
         search.running(begin.task)
         try:
@@ -320,6 +324,7 @@ class RolloutWorkflow:
     async def _finish(
         self, stop_reason: StopReason, *, verdict: Verdict | None = None, fault: str | None = None
     ) -> RolloutResult:
+        scored = await self._score(stop_reason, verdict)
         finished = await activity_calls.store(
             FINISH_ROLLOUT,
             FinishInput(
@@ -330,6 +335,7 @@ class RolloutWorkflow:
                 fault=fault,
                 num_turns=self._turns,
                 phase_s={"generate": self._generate_s, **self._sandbox.seconds},
+                scored=scored,
             ),
             summary=f"end: {stop_reason.value}",
         )
@@ -353,6 +359,24 @@ class RolloutWorkflow:
             }
         )
         return result
+
+    async def _score(self, stop_reason: StopReason, verdict: Verdict | None) -> ScoreResult | None:
+        """By the campaign's own functions; None where it has none, or nothing is scored."""
+        if self._score_s is None or is_masked(stop_reason, verdict):
+            return None
+        return await activity_calls.anywhere(
+            SCORE,
+            ScoreInput(
+                rollout=self._start.rollout,
+                epoch=self._epoch,
+                stop_reason=stop_reason,
+                verdict=verdict,
+                num_turns=self._turns,
+            ),
+            own_s=self._score_s,
+            summary="reward functions",
+            cancelled=workflow.ActivityCancellationType.TRY_CANCEL,
+        )
 
 
 def _about(reply: GenerateResult, index: int) -> str:

@@ -30,7 +30,7 @@ class NextRequest(Chained):
     whole: ModelRequest | None = None
     """The agent's own request, where the context was rewritten for this one or one before it."""
     num_summaries: int = 0
-    """Of the stored calls, those that are summaries."""
+    """Number of the stored calls that are summaries."""
 
     @property
     def of_agent(self) -> ModelRequest:

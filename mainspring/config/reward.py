@@ -5,7 +5,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from mainspring.config.agents.judges import JudgeScope
-from mainspring.config.section import LARGE, Section, Within
+from mainspring.config.section import LARGE, YEAR_S, Section, Within
 
 SCORE = "score"
 """The part that is the number of a rollout's judge, as it is."""
@@ -48,6 +48,14 @@ class RewardConfig(Section):
     parts: tuple[RewardPart, ...] = Field(default=(RewardPart(name="outcome"),), min_length=1)
     """Parts of a rollout's reward; each part's value is stored with the rollout. Unset where a
     function plays (`agent.kind = "function"`): "score"."""
+    timeout_s: Annotated[float, Within(le=YEAR_S)] = Field(default=10.0, gt=0)
+    """Seconds that functions of your own may take for one rollout, without the time that judges
+    which they ask take."""
+
+    @property
+    def has_own_functions(self) -> bool:
+        """Some part runs code that this project does not know."""
+        return any(":" in part.name for part in self.parts)
 
     @property
     def without_judges(self) -> "RewardConfig":

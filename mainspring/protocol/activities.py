@@ -62,6 +62,7 @@ from mainspring.protocol.rollout import (
     SandboxRef,
 )
 from mainspring.protocol.run import RunGroupInput, RunGroupResult
+from mainspring.protocol.scoring import ScoreInput, ScoreResult
 from mainspring.protocol.session import (
     EndSessionInput,
     EndSessionResult,
@@ -223,6 +224,15 @@ JUDGE = QueueCall(
     queue=_judge_queue,
 )
 """Ask a judge for its votes on a turn or a rollout, and store each. Own share: the votes."""
+SCORE = QueueCall(
+    "score",
+    ScoreInput,
+    ScoreResult,
+    STORE_TIMEOUT_S,
+    REPLY_HEARTBEAT_TIMEOUT_S,
+    queue=_judge_queue,
+)
+"""Have the campaign's own functions compute a reward. Own share: these, and judges they ask."""
 
 # Groups and runs.
 CREATE_GROUP = StoreCall("create_group", GroupInput, CreateGroupResult)

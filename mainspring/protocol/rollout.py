@@ -7,6 +7,7 @@ from pydantic import BaseModel
 from mainspring.ids import CampaignId, GroupId, NodeId, RolloutId, SandboxId, TaskId
 from mainspring.protocol.judging import JudgePlan
 from mainspring.protocol.program import ProgramLimits
+from mainspring.protocol.scoring import ScoreResult
 from mainspring.protocol.session import RemoteLimits
 from mainspring.status import Player, StopReason, Verdict
 from mainspring.trajectories.tally import Tally
@@ -68,6 +69,9 @@ class BeginResult(BaseModel):
     """It runs elsewhere; None: in the rollout's sandbox."""
     judges: list[JudgePlan] = []
     """Judges to ask, one for each part of the reward that is one's."""
+    score_s: float | None = None
+    """Seconds that functions of the campaign's own may take for the reward, with their judges;
+    None: it has none."""
 
 
 class NewEpochInput(BaseModel):
@@ -207,6 +211,8 @@ class FinishInput(BaseModel):
     fault: str | None = None
     num_turns: int
     phase_s: dict[str, float] = {}
+    scored: ScoreResult | None = None
+    """The reward that functions of the campaign's own gave; None: it has none."""
 
 
 class FinishResult(BaseModel):

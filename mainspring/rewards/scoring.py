@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from numbers import Real
-from typing import Any
+from typing import Any, Protocol
 
 from mainspring.config.agents.judges import JudgeScope
 from mainspring.config.registry import Registry
 from mainspring.config.reward import JUDGE, SCORE, RewardPart
 from mainspring.config.run import RunConfig
-from mainspring.errors import ConfigError, WorkFailed
+from mainspring.errors import ConfigError, ServiceError, WorkFailed
+from mainspring.rewards.seen import SeenRecord
 from mainspring.status import FaultKind, StopReason, Verdict, is_masked
 from mainspring.tasks.criterion import HANDED_IN, GradeReport
 from mainspring.trajectories.turn_rewards import TurnRewards
@@ -57,6 +58,8 @@ class Outcome:
     """Value of each judge by what it judged; None: all its judgements are missing."""
     judged_turns: Mapping[str, Mapping[int, float | None]] = field(default_factory=dict)
     """Score of each turn by judge and call; None: it is missing."""
+    record: SeenRecord | None = None
+    """The issue and all turns with their commands and outputs, for functions of your own."""
 
     @property
     def is_masked(self) -> bool:
@@ -65,6 +68,22 @@ class Outcome:
 
 
 Part = Callable[..., Any]
+Calls = Callable[[Part, Outcome, Mapping[str, Any]], object]
+"""Gives a part's value; it awaits what has to be."""
+
+
+class RewardJudges(Protocol):
+    """Judges of the campaign, for an async function with a parameter `judges`."""
+
+    async def ask(self, judge: str, prompt: str) -> float | None:
+        """Score by the judge of the section [judges.NAME], from its votes; None: it is missing.
+        Each vote is stored; a function that is called again gets the same answers, if it asks in
+        the same order."""
+        ...
+
+
+def _plainly(part: Part, outcome: Outcome, arguments: Mapping[str, Any]) -> object:
+    return part(outcome, **arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +161,15 @@ PARTS: Registry[Part] = Registry(
 )
 
 
-def score(parts: tuple[RewardPart, ...], outcome: Outcome) -> Scored:
+def score(parts: tuple[RewardPart, ...], outcome: Outcome, call: Calls = _plainly) -> Scored:
     """The weighted sum of the parts; a reward that an agent outside handed in stands as it is.
-    Raises RewardBroken."""
+    Raises RewardBroken, and what its judges raise."""
     if outcome.is_masked:
         return Scored(None)
     report = outcome.report
     if report is not None and report.judge == HANDED_IN and report.score is not None:
         return Scored(report.score, {HANDED_IN: report.score})
-    values = {part.label: _value(part, outcome) for part in parts}
+    values = {part.label: _value(part, outcome, call) for part in parts}
     counted = [part.weight * value for part in parts if (value := values[part.label]) is not None]
     whose = f"the reward of rollout {outcome.rollout}"
     if not counted:
@@ -186,11 +205,6 @@ def _of_turns(
     return TurnRewards(of_end, by_call) if given else None
 
 
-def has_own_functions(parts: tuple[RewardPart, ...]) -> bool:
-    """Some part runs code that this project does not know."""
-    return any(part.name not in PARTS for part in parts)
-
-
 def check_parts(config: RunConfig) -> None:
     """Raises ConfigError naming the first part that could not be computed, before anything runs."""
     seen: set[str] = set()
@@ -201,7 +215,9 @@ def check_parts(config: RunConfig) -> None:
         seen.add(part.label)
         try:
             PARTS.check(part.name)
-            inspect.signature(_function(part.name)).bind(None, **_arguments(part))
+            signature = inspect.signature(_function(part.name))
+            given = {"judges": None} if "judges" in signature.parameters else {}
+            signature.bind(None, **_arguments(part), **given)
         except ConfigError as error:
             raise ConfigError(f"{where}: {error.message}", remedy=error.remedy) from error
         except (TypeError, ValueError) as error:
@@ -227,11 +243,13 @@ def _check_length(where: str, part: RewardPart, config: RunConfig) -> None:
             raise ConfigError(f"{where}: {name} = {free:g}, expected 0 <= {name} < {field} {limit}")
 
 
-def _value(part: RewardPart, outcome: Outcome) -> float | None:
+def _value(part: RewardPart, outcome: Outcome, call: Calls) -> float | None:
     where = f"reward part {part.label!r} of rollout {outcome.rollout}"
     function = _function(part.name)
     try:
-        value = function(outcome, **_arguments(part))
+        value = call(function, outcome, _arguments(part))
+    except (ServiceError, RewardBroken):
+        raise  # of a judge that it asked: it may answer later, or does not exist
     except Exception as error:
         raise RewardBroken(
             f"{where} raised {type(error).__name__}: {error}", remedy=_CORRECT

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mainspring.config.agents.judges import JudgeConfig, JudgeScope, VoteForm
+from mainspring.config.agents.judges import JudgeConfig, QuestionScope, VoteForm
 from mainspring.words.causes import shortened
 from mainspring.words.plain_text import plain
 
@@ -38,9 +38,9 @@ class Judgement:
     """One question to a judge, settled."""
 
     judge: str
-    of: JudgeScope
+    of: QuestionScope
     call: int
-    """Number of the call that is judged; 0 of a rollout."""
+    """Number of the call that is judged; 0 of a rollout; of a reward function, the question's."""
     score: float | None
     """None: missing."""
     num_votes: int
@@ -83,10 +83,10 @@ def score_of(votes: Sequence[Vote], wanted: int) -> float | None:
     return 0.0 if len(votes) >= wanted else None
 
 
-def values_of(judgements: Sequence[Judgement]) -> Mapping[tuple[str, JudgeScope], float | None]:
+def values_of(judgements: Sequence[Judgement]) -> Mapping[tuple[str, QuestionScope], float | None]:
     """The value of each judge's part of the reward: the mean over its judgements, without those
     that are missing. None: all of them are."""
-    by_part: dict[tuple[str, JudgeScope], list[float]] = {}
+    by_part: dict[tuple[str, QuestionScope], list[float]] = {}
     for judgement in judgements:
         scores = by_part.setdefault((judgement.judge, judgement.of), [])
         if judgement.score is not None:

@@ -15,6 +15,7 @@ from temporalio.worker import Worker
 
 from activities.campaigns import CampaignActivities
 from activities.judging import JudgeActivities
+from activities.own_rewards import RewardActivities
 from activities.programs.sessions import SessionActivities
 from activities.replies.answers import AnswerActivities
 from activities.replies.replies import ReplyActivities
@@ -334,11 +335,12 @@ async def cluster_of(
             ],
             max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         )
+        asked = JudgeActivities(db, known, judges)
         judging = Worker(
             client,
             task_queue=JUDGE_QUEUE,
             interceptors=[Faults()],
-            activities=[JudgeActivities(db, known, judges).judge],
+            activities=[asked.judge, RewardActivities(db, known, asked).score],
             max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         )
         polling = [rollout_worker, judging, *(each.own for each in nodes.values())]

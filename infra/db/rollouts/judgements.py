@@ -15,7 +15,7 @@ from infra.db.database import Database
 from infra.db.fence import fenced_insert, refuse_finished, refuse_older
 from infra.db.tables.judgement_rows import JudgementRow, JudgeVoteRow
 from infra.db.tables.models import RolloutRow
-from mainspring.config.agents.judges import JudgeScope
+from mainspring.config.agents.judges import QuestionScope
 from mainspring.ids import CampaignId, RolloutId
 from mainspring.rewards.votes import Judgement, RecentJudgements, Vote
 
@@ -46,9 +46,9 @@ class JudgeQuestion:
     rollout: RolloutId
     epoch: int
     judge: str
-    of: JudgeScope
+    of: QuestionScope
     call: int
-    """Number of the call that is judged; 0 of a rollout."""
+    """Number of the call that is judged; 0 of a rollout; of a reward function, the question's."""
 
     @property
     def row(self) -> dict[str, Any]:
@@ -125,7 +125,7 @@ async def of_rollout(db: Database, rollout: RolloutId, epoch: int) -> list[Judge
             select(*_RECORD).where(*judged).order_by(_ROW.judge, _ROW.of, _ROW.call)
         )
         records = [Judgement(*row) for row in rows]
-        given: dict[tuple[str, JudgeScope, int], list[Vote]] = {}
+        given: dict[tuple[str, QuestionScope, int], list[Vote]] = {}
         for row in await connection.execute(
             select(*key, _VOTE.text, _VOTE.value).where(*voted).order_by(*key, _VOTE.number)
         ):

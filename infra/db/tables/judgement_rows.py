@@ -11,7 +11,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from infra.db.tables.base import Base
 from infra.db.tables.columns import PlainText, word
-from mainspring.config.agents.judges import JudgeScope
+from mainspring.config.agents.judges import QuestionScope
 
 
 class JudgeVoteRow(Base):
@@ -22,7 +22,7 @@ class JudgeVoteRow(Base):
     rollout_id: Mapped[str] = mapped_column(ForeignKey("rollouts.id"), primary_key=True)
     epoch: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     judge: Mapped[str] = mapped_column(primary_key=True)
-    of: Mapped[JudgeScope] = word("of", JudgeScope, primary_key=True)
+    of: Mapped[QuestionScope] = word("of", QuestionScope, primary_key=True)
     call: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     """Its place among the votes of its judgement."""
@@ -44,7 +44,7 @@ class JudgementRow(Base):
     epoch: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     judge: Mapped[str] = mapped_column(primary_key=True)
     """Name of the judge in the campaign's configuration."""
-    of: Mapped[JudgeScope] = word("of", JudgeScope, primary_key=True)
+    of: Mapped[QuestionScope] = word("of", QuestionScope, primary_key=True)
     call: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     """Number of the call that is judged; 0 of a whole rollout."""
     prompt_sha256: Mapped[str]

@@ -31,6 +31,17 @@ class JudgeScope(StrEnum):
     """A whole rollout: its turns and its patch, without its verdict."""
 
 
+class QuestionScope(StrEnum):
+    """Scope of one question to a judge."""
+
+    TURNS = "turns"
+    """One turn: see JudgeScope."""
+    ROLLOUT = "rollout"
+    """A whole rollout, likewise."""
+    REWARD = "reward"
+    """A prompt of a reward function of one's own."""
+
+
 class VoteForm(StrEnum):
     """How a vote is read from a reply."""
 

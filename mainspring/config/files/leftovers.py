@@ -186,6 +186,8 @@ def _is_changed(section: BaseModel, name: str) -> bool:
 
 def unused_judges(judges: Mapping[str, JudgeConfig], reward: RewardConfig) -> Iterator[str]:
     """A line for each judge that is never asked."""
+    if reward.has_own_functions:  # which may ask any
+        return
     used = {part.judge for part in reward.parts}
     for name in judges:
         if name not in used:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.reward import RewardPart
+from mainspring.config.reward import RewardConfig, RewardPart
 from mainspring.errors import ConfigError
 from mainspring.rewards import scoring
 from mainspring.rewards.judges import check_judges
@@ -160,7 +160,8 @@ def test_a_function_of_ones_own_is_a_part() -> None:
     part = {"name": "own_rewards:small", "weight": 2.0, "options": {"max_bytes": 100.0}}
     parts = config(part, {"name": "own_rewards:as_numpy"}).reward.parts
     check_parts(config(part))
-    assert scoring.has_own_functions(parts) and not scoring.has_own_functions(OUTCOME)
+    assert RewardConfig(parts=parts).has_own_functions
+    assert not RewardConfig(parts=OUTCOME).has_own_functions
     scored = score(parts, ENDED)
     assert scored.reward == -0.5
     assert scored.parts == {"own_rewards:small": -0.5, "own_rewards:as_numpy": 0.5}
@@ -217,7 +218,7 @@ def test_a_part_that_cannot_be_computed_is_refused_at_the_start(
 
 def test_the_examples_of_the_page_can_be_started(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "rewards.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
     (tmp_path / "my_rewards.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     examples = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
@@ -228,5 +229,6 @@ def test_the_examples_of_the_page_can_be_started(monkeypatch: pytest.MonkeyPatch
         campaign = config(*parts, judges=judges)
         check_parts(campaign)
         check_judges(campaign)
+    check_parts(config({"name": "my_rewards:careful"}))
     for name in scoring.PARTS:
         assert f"| `{name}` |" in page
