@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from mainspring.config.agents.judges import ENDPOINT, JudgeConfig
+from mainspring.config.agents.judges import ENDPOINT, ENGINE, JudgeConfig
 from mainspring.config.registry import Registry
 from mainspring.errors import MainspringError, ServiceError
 from mainspring.ids import CampaignId, RolloutId
@@ -55,7 +55,10 @@ class Judge(Protocol):
 
 JUDGES: Registry[Callable[[JudgeConfig], Judge]] = Registry(
     "judge",
-    ((ENDPOINT, "infra.judges.endpoint:EndpointJudge"),),
+    (
+        (ENDPOINT, "infra.judges.endpoint:EndpointJudge"),
+        (ENGINE, "infra.judges.engine:EngineJudge"),
+    ),
     takes="config",
     methods=("vote", "aclose"),
 )

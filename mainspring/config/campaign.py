@@ -55,7 +55,11 @@ class CampaignConfig(RunConfig):
             ("agent.kind", not is_program(self.agent), 'an agent such as "bash", no program'),
             ("policy.api", self.policy.api is PolicyApi.SGLANG, '"sglang"'),
             ("policy.publish", self.policy.publish is not Publish.ADAPTER, '"disk"'),
-            ("[judges]", not self.judges, "no section (votes differ each time)"),
+            (
+                "deterministic in each section of [judges]",
+                all(judge.deterministic for judge in self.judges.values()),
+                "true (if its votes follow from their prompts)",
+            ),
         ):
             if not is_fit:
                 raise ValueError(

@@ -37,11 +37,13 @@ class Registry(Mapping[str, T]):
         methods: Sequence[str] | None = None,
         also: Iterable[str] = (),
         require: Callable[[str, Any], None] | None = None,
+        may_await: bool = False,
     ) -> None:
         """`what`: the extension point, for messages. `table`: pairs of a name and an object or its
         path. `takes`: the arguments of such a function, or with `methods` what such a class is
         made of. `also`: names that its field takes and that need nothing of the table. `require`
         raises ConfigError for what is not right yet, given how it is called in messages.
+        `may_await`: a function may be async.
 
         Raises ConfigError."""
         self.what = what
@@ -49,6 +51,7 @@ class Registry(Mapping[str, T]):
         self.methods = methods
         self.takes = takes
         self.require = require
+        self.may_await = may_await
         self._table: dict[str, T | str] = {}
         for name, entry in table:
             if name in self._table or name in self.also or is_path(name):
@@ -168,7 +171,7 @@ class Registry(Mapping[str, T]):
     def _check_function(self, name: str, candidate: Any) -> None:
         remedy = f"write it as `def name({self.takes})` (docs/extending.md)"
         remedy += f", or choose from {self.names}" if self.names else ""
-        is_coroutine = inspect.iscoroutinefunction(candidate)
+        is_coroutine = inspect.iscoroutinefunction(candidate) and not self.may_await
         # A class could be called too, and would give an object instead of an answer.
         if not callable(candidate) or inspect.isclass(candidate) or is_coroutine:
             kind = "coroutine function" if is_coroutine else type(candidate).__name__

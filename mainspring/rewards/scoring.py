@@ -158,6 +158,7 @@ PARTS: Registry[Part] = Registry(
         (JUDGE, _judge),
     ),
     takes="outcome, **options",
+    may_await=True,
 )
 
 

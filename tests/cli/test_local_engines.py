@@ -65,6 +65,34 @@ def test_engines_and_trainer_have_gpus_of_their_own(model: Path) -> None:
     assert "4098" in started["engine"].arguments
 
 
+def test_judges_engines_are_started_beside_the_policys(model: Path) -> None:
+    urls = ("http://127.0.0.1:30100", "http://127.0.0.1:30101", "http://elsewhere:30100")
+    judge = {"kind": "engine", "engines": urls, "model": str(model)}
+    policy = {"model": str(model), "engines": ["http://127.0.0.1:30000"], "max_context": 4096}
+    part = {"name": "judge", "judge": "q", "of": "turns"}
+    config = check_campaign(
+        {
+            "name": "c",
+            "policy": policy | {"max_new_tokens": 256},
+            "judges": {"q": judge},
+            "reward": {"parts": [part]},
+        },
+        "here",
+    )
+    assert local_engines.judge_engines(config) == [("q", url) for url in urls]
+    here = urls[:2]
+    on_cpu = local_engines.judge_members(Settings(), config, here, CPU)
+    assert [each.name for each in on_cpu] == ["judge", "judge-2"]
+    for member, port in zip(on_cpu, ("30100", "30101"), strict=True):
+        assert member.arguments[member.arguments.index("--port") + 1] == port
+        # Its own context, and not the policy's.
+        assert member.arguments[member.arguments.index("--context-length") + 1] == "8192"
+        assert member.arguments[member.arguments.index("--model") + 1] == str(model)
+    on_gpus = local_engines.judge_members(Settings(), config, here, gpus(4))
+    assert [each.environment["CUDA_VISIBLE_DEVICES"] for each in on_gpus] == ["2", "3"]
+    assert not local_engines.judge_members(Settings(), config, (), CPU)
+
+
 def test_one_gpu_is_shared(model: Path) -> None:
     config = campaign(model, "http://127.0.0.1:30000")
     started = {each.name: each for each in members(Settings(), config, None, gpus(1))}

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from temporalio.client import Client
 
 from cli.operations.checks.checklist_item import Item, State
+from cli.operations.checks.judge_engine_item import judge_engine_item
 from cli.operations.checks.memory_item import memory_here, memory_item
 from cli.operations.checks.model_item import as_before, model_bytes, model_item
 from cli.operations.checks.named_parts import unusable
@@ -85,6 +86,10 @@ async def of_this_machine(
                 if model.state is State.OK
             ]
         ),
+        *[
+            await judge_engine_item(config, name, url, hardware)
+            for name, url in local_engines.judge_engines(config)
+        ],
         await _sandbox_item(config, settings),
         *_bundle_items(config),
         _trainer_item(settings.ray_address),

@@ -1,4 +1,4 @@
-"""The policy engines that `mainspring train` starts on this machine, where none answers.
+"""Engines, of the policy and of judges, that `mainspring train` starts here where none answers.
 
 Invariants: an engine that answers is used as it is; only addresses of this machine get an engine
 started; what is started, and why, is said before it is; nothing falls back from a GPU to the CPU
@@ -30,6 +30,7 @@ from mainspring.config.section import BUNDLED
 from mainspring.config.settings import Settings
 from mainspring.config.training.parallel import Device
 from mainspring.ids import campaign_id
+from mainspring.status import PolicyApi, Publish
 
 HERE = ("127.0.0.1", "localhost", "::1")
 ANSWER_TIMEOUT_S = 10.0
@@ -133,6 +134,45 @@ def engine_members(
         )
         for number, url in enumerate(urls)
     ]
+
+
+def judge_engines(config: CampaignConfig) -> list[tuple[str, str]]:
+    """Name and URL of each engine of a judge."""
+    return [(name, url) for name, judge in config.judges.items() for url in judge.engines]
+
+
+def judge_members(
+    settings: Settings, config: CampaignConfig, urls: Sequence[str], hardware: Hardware
+) -> list[Member]:
+    """A process for each of `urls`, addresses of this machine of engines of judges."""
+    members = []
+    for name, url in judge_engines(config):
+        if url not in urls:
+            continue
+        number = len(members) + 1
+        process = "judge" if number == 1 else f"judge-{number}"
+        judge = as_policy(config, name)
+        if kind_for(judge, hardware) is EngineKind.CPU:
+            members.append(_cpu(process, settings, judge, url, hardware))
+            continue
+        member = _sglang(process, settings, judge, url, hardware)
+        rest = hardware.gpus[len(gpus_of_trainer(config, hardware)) :] or hardware.gpus[:1]
+        # After those of the policy's engines, as far as there are more.
+        gpu = rest[(len(config.policy.engines) + number - 1) % len(rest)]
+        member.environment["CUDA_VISIBLE_DEVICES"] = gpu
+        members.append(member)
+    return members
+
+
+def as_policy(config: CampaignConfig, judge: str) -> CampaignConfig:
+    """The campaign with the model of a judge in the place of the policy's: how it is served."""
+    model = config.judges[judge].model
+    facts = read_facts(Path(model))
+    length = {} if facts.max_context is None else {"max_context": facts.max_context}
+    policy = config.policy.model_copy(
+        update={"model": model, "publish": Publish.DISK, "api": PolicyApi.SGLANG, **length}
+    )
+    return config.model_copy(update={"policy": policy})
 
 
 def served_first(settings: Settings, config: CampaignConfig) -> Path:

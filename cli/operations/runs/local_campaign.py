@@ -204,13 +204,18 @@ async def _run(
     if left_out := await launch.left_out(db, campaign):
         telling.say(left_out)
     client = await connect(settings, db)
-    answering = await local_engines.answering(config.policy.engines)
+    of_judges = [url for _, url in local_engines.judge_engines(config)]
+    answering = await local_engines.answering([*config.policy.engines, *of_judges])
     engines = [url for url in config.policy.engines if url not in answering]
+    of_judges = [url for url in of_judges if url not in answering and local_engines.is_here(url)]
     record = await run_to_end(
         db,
         client,
         campaign,
-        members(settings, config, engines, hardware),
+        [
+            *members(settings, config, engines, hardware),
+            *local_engines.judge_members(settings, config, of_judges, hardware),
+        ],
         settings,
         telling.say,
         for_a_program=telling.for_a_program,

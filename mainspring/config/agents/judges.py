@@ -8,6 +8,7 @@ on no file. Which part of the reward uses a judge is in `reward`; its prompt is 
 
 from enum import StrEnum
 from typing import Annotated, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -16,6 +17,8 @@ from mainspring.config.section import MANY_TOKENS, STORED, YEAR_S, Section, Swit
 
 ENDPOINT = "openai"
 """The kind of a judge that is an endpoint of chat completions."""
+ENGINE = "engine"
+"""The kind of a judge on engines of one's own."""
 MANY_CHARS = 10_000_000
 """More characters than a prompt can have."""
 NAME = r"[A-Za-z0-9_-]{1,40}"
@@ -55,12 +58,16 @@ class VoteForm(StrEnum):
 
 class JudgeConfig(Section):
     kind: str = ENDPOINT
-    """"openai", an endpoint of chat completions, or a class of your own as
-    "package.module:Class" (docs/extending.md)."""
+    """"openai", an endpoint of chat completions; "engine", engines of your own; or a class of your
+    own as "package.module:Class" (docs/extending.md)."""
     url: str = ""
     """Base URL of the endpoint, without /chat/completions."""
+    engines: tuple[str, ...] = ()
+    """Base URLs of engines that serve `model`, with `kind = "engine"`. `mainspring train` starts
+    those on this machine that do not answer."""
     model: str = ""
-    """Name of the model at the endpoint."""
+    """Name of the model at the endpoint; with `kind = "engine"` its directory, which rollout
+    workers read the tokenizer from."""
     api_key_env: str = ""
     """Name of the environment variable of the rollout workers that holds the endpoint's key.
     Unset: no key is sent."""
@@ -81,6 +88,9 @@ class JudgeConfig(Section):
     """Number of requests that one process has under way at once."""
     required: Switch = False
     """Whether a missing judgement masks its rollout. Else it is left out of the mean."""
+    deterministic: Switch = False
+    """Whether its votes follow from the prompt and the number of the vote alone, which
+    `schedule = "reproducible"` needs. You promise it, also of engines and endpoints."""
     prompt: str | None = None
     """Prompt of a vote, a Jinja2 template (docs/rewards.md has its fields). Unset: Mainspring's."""
     prompt_file: str | None = None
@@ -110,6 +120,16 @@ class JudgeConfig(Section):
     patch_chars: Annotated[int, Within(le=MANY_CHARS)] = Field(default=20_000, ge=1)
     """Characters shown of a rollout's patch."""
 
+    @field_validator("engines")
+    @classmethod
+    def _are_urls(cls, engines: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        for url in engines if info.context != STORED else ():
+            if fault := url_fault(url):
+                raise ValueError(f"{url!r} is not an http(s) URL: {fault}")
+            if urlsplit(url).port == 0:
+                raise ValueError(f"{url!r} has port 0: give the engine's port")
+        return tuple(url.rstrip("/") for url in engines)
+
     @field_validator("url")
     @classmethod
     def _is_a_url(cls, url: str, info: ValidationInfo) -> str:
@@ -119,10 +139,18 @@ class JudgeConfig(Section):
 
     @model_validator(mode="after")
     def _an_endpoint_has_an_address(self) -> Self:
-        if self.kind == ENDPOINT:
-            for name, value in (("url", self.url), ("model", self.model)):
-                if not value:
-                    raise ValueError(f'{name} is missing: kind = "{ENDPOINT}" asks an endpoint')
+        needed = {
+            ENDPOINT: ("an endpoint", {"url": self.url, "model": self.model}),
+            ENGINE: ("engines", {"engines": self.engines, "model": self.model}),
+        }
+        what, fields = needed.get(self.kind, ("", {}))
+        for name, value in fields.items():
+            if not value:
+                raise ValueError(f'{name} is missing: kind = "{self.kind}" asks {what}')
+        if self.engines and self.kind == ENDPOINT:
+            raise ValueError(f'engines are for kind = "{ENGINE}": kind = "{ENDPOINT}" has url')
+        if self.url and self.kind == ENGINE:
+            raise ValueError(f'url is for kind = "{ENDPOINT}": kind = "{ENGINE}" has engines')
         return self
 
     @model_validator(mode="after")

@@ -224,8 +224,14 @@ def test_parts_are_named_once_and_unused_judges_are_told() -> None:
     unused = campaign({"name": "outcome"})
     assert any("[judges.q] is used by no part" in line for line in warnings(unused))
     assert not any("[judges.q]" in line for line in warnings(campaign(part())))
-    with pytest.raises(ConfigError, match=r"reproducible.*\[judges\]"):
+    with pytest.raises(
+        ConfigError, match=r"reproducible.*deterministic in each section of \[judges"
+    ):
         campaign(part(), schedule="reproducible")
+    promised = campaign(
+        part(), judges={"q": ONE_JUDGE | {"deterministic": True}}, schedule="reproducible"
+    )
+    assert promised.repeats
 
 
 @pytest.mark.parametrize(

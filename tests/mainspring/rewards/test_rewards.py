@@ -160,6 +160,7 @@ def test_a_function_of_ones_own_is_a_part() -> None:
     part = {"name": "own_rewards:small", "weight": 2.0, "options": {"max_bytes": 100.0}}
     parts = config(part, {"name": "own_rewards:as_numpy"}).reward.parts
     check_parts(config(part))
+    check_parts(config({"name": "own_rewards:waits"}))
     assert RewardConfig(parts=parts).has_own_functions
     assert not RewardConfig(parts=OUTCOME).has_own_functions
     scored = score(parts, ENDED)
@@ -199,7 +200,6 @@ def test_a_worker_that_lacks_the_function_says_so() -> None:
         ({"name": "own_rewards:gone"}, "cannot be imported: AttributeError"),
         ({"name": "broken_rewards:x"}, "No module named 'nothing_of_that_name'"),
         ({"name": "own_rewards:NUMBER"}, "is a int, expected a plain function"),
-        ({"name": "own_rewards:waits"}, "is a coroutine function, expected a plain"),
         ({"name": "own_rewards:small"}, "cannot be called as (outcome, no options): missing"),
         ({"name": "format", "options": {"strict": 1}}, "cannot be called as (outcome, strict)"),
         ({"name": "length"}, "needs an option"),
