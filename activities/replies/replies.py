@@ -21,14 +21,13 @@ from infra.policy.serving import ServedCampaigns
 from infra.temporal.faults import SandboxDiverged
 from infra.temporal.heartbeat import Beat, heartbeating
 from mainspring.agents.asking import NextRequest, next_request
-from mainspring.agents.contexts.choice import fitted, opened, sums_up
-from mainspring.agents.contexts.protocol import History
+from mainspring.agents.contexts.rewriting import Rewrite, rewrite, with_messages
 from mainspring.agents.program import asked_by
 from mainspring.agents.protocol import Agent, Command, FormatError
 from mainspring.config.agents.context import FAIL
 from mainspring.errors import MainspringError
 from mainspring.programs.matching import StoredCall
-from mainspring.programs.request import ChatMessage, ModelRequest
+from mainspring.programs.request import ChatMessage
 from mainspring.protocol.activities import GENERATE
 from mainspring.protocol.rollout import GenerateInput, GenerateResult, ReplyKind
 from mainspring.trajectories.tree import path_to
@@ -45,15 +44,6 @@ class TurnBegin:
     result: GenerateResult
     commands: tuple[Command, ...] = ()
     """None where the reply has another kind than COMMAND."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rewrite:
-    """A request in the place of the agent's."""
-
-    request: ModelRequest
-    is_summary: bool = False
-    """It asks for a summary, and what it takes the place of comes after it."""
 
 
 class ReplyActivities:
@@ -95,10 +85,10 @@ class ReplyActivities:
                 f"{len(past.calls)} turns: it was restored from an older backup"
             )
         turn_request = next_request(agent, facts.task, past.record, past.last_request)
-        rewrite = await self._fitting(facts, turn_request)
-        asked = turn_request if rewrite is None else turn_request.rewritten(rewrite.request)
+        made = await self._rewrite(facts, turn_request)
+        asked = turn_request if made is None else turn_request.rewritten(made.request)
         # After a summary the same request is still to be asked.
-        past.add_asked(turn_request if rewrite is not None and rewrite.is_summary else asked)
+        past.add_asked(turn_request if made is not None and made.is_summary else asked)
         turn_request = asked
         offers_tools = bool(turn_request.request.tools)
 
@@ -106,8 +96,8 @@ class ReplyActivities:
             call = replace(
                 made_reply.call,
                 parts=made_reply.reply if offers_tools else made_reply.call.parts,
-                rewritten=None if rewrite is None else rewrite.request,
-                is_summary=rewrite is not None and rewrite.is_summary,
+                rewritten=None if made is None else made.request,
+                is_summary=made is not None and made.is_summary,
             )
             return await turns.put_call(self._db, ask.rollout, ask.epoch, call)
 
@@ -138,11 +128,9 @@ class ReplyActivities:
         past.add_call(stored)
         return _begin(agent, path_to(past.calls, stored.number))
 
-    async def _fitting(self, facts: RolloutFacts, asked: NextRequest) -> Rewrite | None:
-        """A shorter request, or one for a summary, in the place of one that leaves a reply no
-        room; None: it is asked as it is."""
-        config = facts.agent_config.context
-        if config.kind == FAIL or not asked.stored:
+    async def _rewrite(self, facts: RolloutFacts, asked: NextRequest) -> Rewrite | None:
+        """See `rewriting.rewrite`."""
+        if facts.agent_config.context.kind == FAIL:
             return None
         policy, limits = (await self._served.of(facts.campaign)).policy, facts.config.policy
 
@@ -153,32 +141,16 @@ class ReplyActivities:
             return ()
 
         async def count(messages: Sequence[ChatMessage]) -> int:
-            return await policy.count(_with(asked.request, messages), none, facts.sampling)
+            alone = with_messages(asked.request, messages)
+            return await policy.count(alone, none, facts.sampling)
 
-        budget = limits.max_context - limits.max_new_tokens
-        history, newest = History.of(asked.of_agent.messages), asked.stored[-1].call
-        if newest.is_summary:
-            of_branch = History.of(asked.request.messages)
-            assert newest.rewritten is not None
-            num_told = len(History.of(newest.rewritten.messages).turns)
-            rest = History(history.fixed, of_branch.turns[num_told:])
-            messages = await opened(config, rest, newest.reply.text, budget, count)
-            return None if messages is None else Rewrite(_with(asked.request, messages))
-        if await policy.count(asked.request, known, facts.sampling) <= budget:
-            return None
-        if not sums_up(config):
-            messages = await fitted(config, history, budget, count)
-            return None if messages is None else Rewrite(_with(asked.request, messages))
-        messages = await fitted(config, History.of(asked.request.messages), budget, count)
-        if messages is None:
-            return None
-        return Rewrite(_with(asked.request, messages, config.summary_tokens), is_summary=True)
-
-
-def _with(
-    request: ModelRequest, messages: Sequence[ChatMessage], max_tokens: int | None = None
-) -> ModelRequest:
-    return request.model_copy(update={"messages": tuple(messages), "max_tokens": max_tokens})
+        return await rewrite(
+            facts.agent_config.context,
+            asked,
+            limits.max_context - limits.max_new_tokens,
+            lambda: policy.count(asked.request, known, facts.sampling),
+            count,
+        )
 
 
 def _too_long_at_once(ask: GenerateInput, refused: PromptNotTaken) -> FirstPromptTooLong:

@@ -62,8 +62,9 @@ class ScriptedEngines:
                 start = spans.pop().start
             spans.append(VersionSpan(self.version, start, len(made)))
         produced = (*before.completion_ids, *new)
-        first = self.num_sampled
-        logprobs = [-LOGPROB_STEP * (first + place) for place in range(len(new))]
+        # What was begun was sampled just before.
+        first = self.num_sampled - len(before.completion_ids)
+        logprobs = [-LOGPROB_STEP * (self.num_sampled + place) for place in range(len(new))]
         self.num_sampled += len(new)
         ended = bool(produced) and produced[-1] in params.stop_token_ids
         self.served[request_id] = Served(list(input_ids), produced, first, tuple(made))
