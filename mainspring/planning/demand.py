@@ -7,6 +7,7 @@ averages that are given, and each of those is named among the assumptions.
 from dataclasses import dataclass
 
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.training.algorithm import Samples
 from mainspring.config.training.optimizer import OptimizerName
 from mainspring.planning.assumptions import Assumptions
 from mainspring.planning.engine_facts import bytes_per_value, facts_of
@@ -70,6 +71,11 @@ def demand_of(config: CampaignConfig, shape: ModelShape, assumed: Assumptions) -
     if sandbox.max_open is not None:
         sandboxes = min(sandboxes, sandbox.max_open)
     tokens = per_step * assumed.tokens_per_rollout
+    # A sample for each reply has all that came before it.
+    trained, most = tokens, per_step * config.policy.max_context
+    if trainer.samples is Samples.CALL:
+        trained = tokens * (assumed.turns_per_rollout + 1) // 2
+        most *= config.agent.step_limit
     kv_rollouts = in_flight + config.evaluation.concurrency
     export = shape.num_parameters * shape.file_bytes_per_weight
     return Demand(
@@ -80,8 +86,8 @@ def demand_of(config: CampaignConfig, shape: ModelShape, assumed: Assumptions) -
         sandbox_memory_bytes=sandboxes * sandbox.memory_mb << 20,
         sandbox_cpus=sandboxes * sandbox.cpus,
         sandbox_disk_bytes=sandboxes * sandbox.disk_mb << 20,
-        most_tokens_per_step=per_step * config.policy.max_context,
-        tokens_per_step=tokens,
+        most_tokens_per_step=most,
+        tokens_per_step=trained,
         action_tokens_per_step=round(tokens * assumed.action_share),
         most_kv_tokens=kv_rollouts * config.policy.max_context,
         kv_tokens=kv_rollouts * assumed.tokens_per_rollout // 2,

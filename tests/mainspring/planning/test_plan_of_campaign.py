@@ -48,6 +48,15 @@ def test_a_bound_on_sandboxes_counts() -> None:
     assert plan_of(config, model("qwen3-8b"), GIVEN).demand.sandboxes == 100
 
 
+def test_a_sample_for_each_reply_has_all_that_came_before_it() -> None:
+    whole, split = plan(), plan(samples="call")
+    turns = whole.assumed.turns_per_rollout
+    assert split.demand.tokens_per_step == whole.demand.tokens_per_step * (turns + 1) // 2
+    assert split.demand.action_tokens_per_step == whole.demand.action_tokens_per_step
+    assert split.demand.kv_tokens == whole.demand.kv_tokens
+    assert split.demand.most_tokens_per_step > whole.demand.most_tokens_per_step
+
+
 def test_a_checkpoint_has_weights_optimizer_and_export() -> None:
     demand = plan(keep_checkpoints=2).demand
     # 2 + 12 bytes of each parameter, 2 of the export, and the files beside them.
