@@ -27,8 +27,14 @@ def print_summary(summary: dict[str, Any], directory: Path, temporal_link: str =
 
     name = summary["campaign"]
     say(f"{summary['kind']} {name}: {_result(summary)}", "bold")
+    chosen = {each["k"]: each for each in summary.get("chosen_at_n", ())}
     for at_k in summary["pass_at_k"][1:]:
-        say(f"pass@{at_k['k']:<5} {_interval(at_k)}")
+        line = f"pass@{at_k['k']:<5} {_interval(at_k)}"
+        if best := chosen.get(at_k["k"]):
+            line = f"{line:34} chosen@{best['k']:<4} {_interval(best)}"
+        say(line)
+    if chosen:
+        say(f"chosen     by {summary['chosen_by']}")
     if summary["errors"]:
         say(f"masked     {summary['errors']} of {summary['total']} rollouts could not be scored")
     if summary.get("retried"):

@@ -86,6 +86,15 @@ class CampaignConfig(RunConfig):
         return Batches(trainer.num_steps, trainer.groups_per_step, trainer.max_staleness)
 
     @model_validator(mode="after")
+    def _evaluations_have_one_rollout_of_a_task(self) -> Self:
+        if self.evaluation.choose is not None:
+            raise ValueError(
+                "evaluation.choose is for files of `mainspring eval run` with several samples: a "
+                "campaign's own evaluations have one rollout of each task"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _bundled_model_needs_a_warm_start(self) -> Self:
         if self.policy.model == BUNDLED and self.trainer.warm_start is None:
             raise ValueError(

@@ -39,6 +39,9 @@ max_new_tokens = 16
 [run]
 split = "heldout"
 slice = "0:5"
+
+[evaluation.choose]
+by = "majority"
 """
 
 
@@ -82,6 +85,8 @@ async def test_a_few_bundled_tasks(
     summary = json.loads(printed)
     assert (summary["total"], summary["tasks"], summary["scored"]) == (4, 2, 4)
     assert [each["k"] for each in summary["pass_at_k"]] == [1, 2]
+    assert [(each["k"], each["num_tasks"]) for each in summary["chosen_at_n"]] == [(1, 2), (2, 2)]
+    assert summary["chosen_by"] == "majority"
     assert json.loads((output / "summary.json").read_text())["campaign"] == "eval-command"
     assert len((output / "results.jsonl").read_text().splitlines()) == 4
 

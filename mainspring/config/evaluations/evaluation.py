@@ -5,6 +5,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from mainspring.config.agents.judges import JudgeScope
+from mainspring.config.evaluations.choosing import ChooseConfig
 from mainspring.config.evaluations.task_slice import TaskSlice
 from mainspring.config.run import RunConfig
 from mainspring.config.sampling import SamplingConfig
@@ -36,6 +38,7 @@ class EvalSchedule(Section):
     concurrency: Annotated[int, Within(le=MANY)] = Field(default=CONCURRENCY, ge=1)
     """Number of rollouts of one evaluation that run at once."""
     sampling: dict[str, EvalSampling] = Field(default_factory=dict)
+    choose: ChooseConfig | None = None
 
     @model_validator(mode="after")
     def _sampling_is_of_its_splits(self) -> Self:
@@ -61,6 +64,20 @@ class EvaluationConfig(TaskSlice, RunConfig):
     kind: Literal[CampaignKind.EVAL] = Field(default=CampaignKind.EVAL, exclude=True)
     concurrency: Annotated[int, Within(le=MANY)] = Field(default=CONCURRENCY, ge=1)
     """Number of rollouts that run at once."""
+    choose: ChooseConfig | None = None
+
+    @model_validator(mode="after")
+    def _a_judge_sees_what_is_chosen_from(self) -> Self:
+        if self.choose is None or self.choose.judge is None:
+            return self
+        label = f"judge.{self.choose.judge}.{JudgeScope.ROLLOUT}"
+        if label not in {part.label for part in self.reward.parts}:
+            raise ValueError(
+                f"evaluation.choose.judge = {self.choose.judge!r} judges no rollout: add a part "
+                f'to [reward] with name = "judge", judge = "{self.choose.judge}" and of = '
+                '"rollout" (weight = 0 leaves the reward as it is)'
+            )
+        return self
 
 
 class EvaluationFile(RunConfig):
@@ -75,4 +92,9 @@ class EvaluationFile(RunConfig):
     def config(self) -> EvaluationConfig:
         shared = {name: getattr(self, name) for name in RunConfig.model_fields}
         task_slice = {name: getattr(self.run, name) for name in TaskSlice.model_fields}
-        return EvaluationConfig(**shared, **task_slice, concurrency=self.evaluation.concurrency)
+        return EvaluationConfig(
+            **shared,
+            **task_slice,
+            concurrency=self.evaluation.concurrency,
+            choose=self.evaluation.choose,
+        )
