@@ -116,8 +116,8 @@ class ReplyActivities:
         try:
             stored = await self._asking.sample_and_store(question, beat)
         except ContextFull as full:
-            if not past.calls and isinstance(full.__cause__, PromptNotTaken):
-                raise _too_long_at_once(ask, full.__cause__) from full
+            if not past.calls:
+                raise _too_long_at_once(ask, full) from full
             activity.logger.info("%s, turn %d: %s", ask.rollout, ask.turn, full)
             return TurnBegin(GenerateResult(kind=ReplyKind.CONTEXT_FULL))
         except RequestRefused as refused:
@@ -153,12 +153,13 @@ class ReplyActivities:
         )
 
 
-def _too_long_at_once(ask: GenerateInput, refused: PromptNotTaken) -> FirstPromptTooLong:
+def _too_long_at_once(ask: GenerateInput, full: ContextFull) -> FirstPromptTooLong:
+    """Nothing was played that could be graded, and no strategy can shorten it."""
+    said = full.__cause__.message if isinstance(full.__cause__, PromptNotTaken) else full.message
     return FirstPromptTooLong(
-        f"rollout {ask.rollout}: its first prompt, with the task's issue, does not fit: "
-        f"{refused.message}",
-        remedy="take a model with a longer context, lower policy.max_new_tokens, or leave the task "
-        "out",
+        f"rollout {ask.rollout}: its first prompt, with the task's issue, does not fit: {said}",
+        remedy="raise policy.max_context (the model must have it), lower policy.max_new_tokens, or "
+        "leave the task out",
     )
 
 

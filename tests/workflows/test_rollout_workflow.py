@@ -75,8 +75,17 @@ async def test_format_errors_are_told_and_end_the_rollout(cluster) -> None:
 
 async def test_a_full_context_ends_the_rollout(cluster) -> None:
     cluster.policy.say = replies(bash("seq 1 400"))
-    _, result = await cluster.play(max_context=1600)
-    assert result.stop_reason is StopReason.CONTEXT_FULL
+    _, result = await cluster.play(max_context=4000)
+    assert (result.stop_reason, result.num_turns) == (StopReason.CONTEXT_FULL, 1)
+
+
+async def test_a_context_that_takes_no_first_prompt_masks_and_tells_so(cluster) -> None:
+    """It is no failure of the agent, which was never asked."""
+    rollout, result = await cluster.play(max_context=1600)
+    assert (result.stop_reason, result.reward) == (StopReason.INFRA_FAULT, None)
+    row = await cluster.row(rollout)
+    assert "PolicyRefused: rollout" in row.fault and "its first prompt" in row.fault
+    assert "of 1600 tokens are left" in row.fault and "raise policy.max_context" in row.fault
 
 
 async def test_the_submit_command_must_succeed_to_count(cluster) -> None:
