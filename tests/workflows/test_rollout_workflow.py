@@ -76,7 +76,7 @@ async def test_format_errors_are_told_and_end_the_rollout(cluster) -> None:
 async def test_a_full_context_ends_the_rollout(cluster) -> None:
     cluster.policy.say = replies(bash("seq 1 400"))
     _, result = await cluster.play(max_context=4000)
-    assert (result.stop_reason, result.num_turns) == (StopReason.CONTEXT_FULL, 1)
+    assert (result.stop_reason, result.num_turns) == (StopReason.CONTEXT_FULL, 2)
 
 
 async def test_a_context_that_takes_no_first_prompt_masks_and_tells_so(cluster) -> None:
