@@ -8,7 +8,15 @@ from collections.abc import Mapping, Sequence
 
 from infra.db import store
 from infra.db.database import Database
-from infra.db.reading import bundles, endings, evaluations, fingerprints, timings, trained_steps
+from infra.db.reading import (
+    agents,
+    bundles,
+    endings,
+    evaluations,
+    fingerprints,
+    timings,
+    trained_steps,
+)
 from infra.db.reading.endings import Endings
 from infra.db.reading.evaluations import CheckedGap
 from infra.db.reading.judge_warnings import judge_warnings, missing_in_all
@@ -18,6 +26,7 @@ from infra.db.runs.campaigns import CampaignRecord
 from infra.db.training import policies, sft
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.run import RunConfig
 from mainspring.config.sft import SftConfig
 from mainspring.ids import CampaignId
 from mainspring.status import GroupStatus
@@ -58,6 +67,11 @@ async def collect(
         replaced = await endings.replaced_turns(connection, campaign)
         ran_from = await bundles.read(connection, campaign)
         untrained = await endings.replaced_batches(connection, campaign)
+        played_by = (
+            await agents.by_agent(connection, campaign, config)
+            if isinstance(config, RunConfig)
+            else ()
+        )
         suspects = await endings.suspects(connection, campaign, SUSPECTS_SHOWN)
     reproducible = isinstance(config, CampaignConfig) and config.batches is not None
     chosen = worth_reading(played)
@@ -80,6 +94,7 @@ async def collect(
         timings=spent,
         stop_reasons=ended.stop_reasons,
         verdicts=ended.verdicts,
+        agents=played_by,
         checked_gaps=gaps,
         suspicions=ended.suspicions,
         bundles=ran_from,

@@ -7,6 +7,7 @@ None means "not measured", never zero; lists are in order of step or version.
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from infra.db.reading.agents import AgentFigures
 from infra.db.reading.evaluations import CheckedGap, Evaluation
 from infra.db.reading.timings import PhaseTiming
 from infra.db.reading.trained_steps import Composition, Lengths, Step
@@ -99,6 +100,8 @@ class ReportData:
     timings: tuple[PhaseTiming, ...] = ()
     stop_reasons: dict[str, int] = field(default_factory=dict)
     verdicts: dict[str, int] = field(default_factory=dict)
+    agents: tuple[AgentFigures, ...] = ()
+    """Of a run that several agents play."""
     checked_gaps: tuple[CheckedGap, ...] = ()
     suspicions: dict[str, int] = field(default_factory=dict)
     """Rollouts by kind; one rollout may be of several."""

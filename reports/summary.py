@@ -4,6 +4,7 @@ Invariant: a reader never sees half a file; each is written beside its place and
 """
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def summary(data: ReportData, report: Path | None = None) -> dict[str, Any]:
         "num_turns": data.totals.num_turns,
         "verdicts": data.verdicts,
         "stop_reasons": data.stop_reasons,
+        "agents": {each.agent: asdict(each) for each in data.agents},
         "num_groups_masked": data.totals.num_groups_masked,
         "num_groups_flat": data.totals.num_groups_flat,
         "replaced_turns_share": data.totals.replaced_turns_share,

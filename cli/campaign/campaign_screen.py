@@ -85,6 +85,13 @@ def print_one(seen: Any) -> None:
         if counts:
             text = ", ".join(f"{num:,} {word.replace('_', ' ')}" for word, num in counts.items())
             say(f"{label:10} {text}")
+    for each in data.agents:
+        rate = share_of(each.num_resolved, each.num_scored)
+        reward = "-" if each.reward_mean is None else f"{each.reward_mean:.2f}"
+        say(
+            f"agent      {each.agent}: {each.num_rollouts:,} rollouts, {rate} resolved, reward "
+            f"{reward}, {each.turns_mean:.1f} turns"
+        )
     for sha256, num in data.bundles.items():
         say(f"bundle     {sha256}: {num:,} rollouts")
     if totals.num_groups_flat or totals.num_groups_masked:

@@ -15,6 +15,8 @@ from mainspring.ids import TaskId
 from mainspring.status import StopReason
 from mainspring.tasks.swe_task import SweTask
 from mainspring.trajectories.samples import samples_of
+from reports.collect import collect
+from reports.summary import summary
 
 FIX = {"path": "calc.py", "old": "a - b", "new": "a + b"}
 
@@ -109,6 +111,11 @@ async def test_a_task_chooses_among_the_agents_of_its_campaign(
     handle = await cluster.start(rollout, campaign, group)
     result = await handle.result()
     assert (result.stop_reason, result.num_turns) == (stop_reason, 2)
+    data = await collect(cluster.db, campaign)
+    [of_agent] = data.agents
+    assert (of_agent.agent, of_agent.num_rollouts) == (agent_name or "bash", 1)
+    assert (of_agent.num_scored, of_agent.turns_mean) == (1, 2.0)
+    assert summary(data)["agents"][of_agent.agent]["reward_mean"] == result.reward
 
 
 def _task(agent_name: str | None) -> SweTask:
