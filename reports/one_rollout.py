@@ -40,6 +40,8 @@ class CommandView:
     """The output was longer than what is kept."""
     timed_out: bool
     wall_s: float
+    reward: float | None
+    """Reward of this command alone; None: its environment gives none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +210,7 @@ def _turn(
                 truncated=execution.truncated,
                 timed_out=execution.timed_out,
                 wall_s=execution.wall_s,
+                reward=execution.reward,
             )
             for execution in ran
         ],

@@ -317,7 +317,8 @@ def _say_reply(console: Any, say: Any, turn: Any, *, whole: bool) -> None:
         if len(turn.commands) > 1:
             say(f"$ {ran.command}")
         code = "killed at its timeout" if ran.timed_out else f"exit {ran.returncode}"
-        say(f"[{code}, {duration(ran.wall_s)}]", "dim" if ran.returncode == 0 else "red")
+        reward = "" if ran.reward is None else f", reward {ran.reward:g}"
+        say(f"[{code}, {duration(ran.wall_s)}{reward}]", "dim" if ran.returncode == 0 else "red")
         say(ran.output.rstrip("\n"), "dim")
         if ran.truncated:
             say("[the output was longer than what is kept]", "dim")

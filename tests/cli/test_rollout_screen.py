@@ -27,7 +27,7 @@ def turn(number: int, told: str, reply: str) -> TurnView:
         reply_s=1.0,
         finish_reason="stop",
         not_run=None,
-        commands=[CommandView("ls", 0, HOSTILE, False, False, 0.1)],
+        commands=[CommandView("ls", 0, HOSTILE, False, False, 0.1, None)],
         branch="main",
         told=told,
     )
