@@ -47,7 +47,8 @@ class RewardPart(Section):
 class RewardConfig(Section):
     parts: tuple[RewardPart, ...] = Field(default=(RewardPart(name="outcome"),), min_length=1)
     """Parts of a rollout's reward; each part's value is stored with the rollout. Unset where a
-    function plays (`agent.kind = "function"`): "score"."""
+    function plays (`agent.kind = "function"`), or a service scores ([environments.NAME]):
+    "score"."""
 
     @property
     def without_judges(self) -> "RewardConfig":
