@@ -143,7 +143,7 @@ def _sections(path: str, title: str, model: type[BaseModel], note: str = "") -> 
             continue
         if entry := _of_type(_beside_text(_value(field.annotation)), BaseModel):
             of_one = f"{inside}.{_NAMED_BY[inside]}"  # its row has the values that are text
-            nested.append((of_one, f"`[{of_one}]`", entry, _OPTIONAL))
+            nested.append((of_one, f"`[{of_one}]`", entry, ""))
         if words := _of_type(field.annotation, StrEnum):
             enums.append((name, "is one of", words))
         elif words := _of_type(_element(field.annotation), StrEnum):

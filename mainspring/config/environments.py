@@ -48,6 +48,8 @@ class Family(StrEnum):
 
 
 class EnvironmentConfig(Section):
+    """A service over HTTP that the tasks of the kind NAME are played in (docs/environments.md)."""
+
     kind: EnvironmentKind
     """Kind of the service."""
     family: Family

@@ -16,7 +16,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluations.evaluation import EvaluationConfig, EvaluationFile
 from mainspring.config.evaluations.verification import VerificationConfig
 from mainspring.config.files import errors
-from mainspring.config.files.model_path import with_model_path
+from mainspring.config.files.model_path import with_model_path, with_service_folders
 from mainspring.config.files.presets import expanded
 from mainspring.config.files.prompt_files import with_judges_prompts, with_prompts
 from mainspring.config.files.renamed import renamed
@@ -65,9 +65,9 @@ def load_sft(path: Path) -> SftConfig:
 
 
 def read_run_file(path: Path) -> dict[str, Any]:
-    """The table of a file with rollouts, with what its paths name: the model's directory is
-    absolute, and the texts of agents and judges are read. Raises ConfigError."""
-    raw = with_model_path(read_toml(path), path)
+    """The table of a file with rollouts, with what its paths name: the directories of the model and
+    of services are absolute, and the texts of agents and judges are read. Raises ConfigError."""
+    raw = with_service_folders(with_model_path(read_toml(path), path), path)
     return with_judges_prompts(with_prompts(raw, path, read_toml), path)
 
 
