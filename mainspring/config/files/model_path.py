@@ -1,8 +1,8 @@
-"""Directories that a campaign file names, of its model and of its services: absolute, or relative to
-the file.
+"""Directories that a campaign file names: absolute, or relative to the file.
 
-Invariant: what is stored of the model is absolute where the directory exists, because workers have a working
-directory of their own; what does not exist stays as it is written, for the checklist to name.
+Invariant: workers have a working directory of their own, so what is stored is absolute: of the
+model where the directory exists (what does not exist stays as it is written, for the checklist to
+name), and of the commands of services always.
 """
 
 import os
