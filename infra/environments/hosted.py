@@ -13,7 +13,7 @@ from infra.environments.own import OwnEnvironment, OwnWorld
 from infra.environments.swe import SweEnvironment, SweWorld
 from infra.sandbox.backends import Backends
 from infra.sandbox.protocol import SandboxBackend
-from mainspring.config.environments import EnvironmentConfig
+from mainspring.config.agents.environments import EnvironmentConfig
 from mainspring.config.run import RunConfig
 from mainspring.environments.choice import (
     ENVIRONMENTS,

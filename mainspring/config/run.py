@@ -17,8 +17,8 @@ from pydantic import (
 )
 
 from mainspring.config.agents.agent import AGENT_LIMITS, AgentConfig
+from mainspring.config.agents.environments import EnvironmentConfig
 from mainspring.config.agents.judges import NAME, JudgeConfig
-from mainspring.config.environments import EnvironmentConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.reward import SCORE, RewardConfig
 from mainspring.config.rollout import RolloutConfig

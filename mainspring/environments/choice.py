@@ -7,7 +7,7 @@ names code. Pure. Imported by nodes, which make environments, and by commands, w
 from collections.abc import Callable
 from typing import Any
 
-from mainspring.config.environments import EnvironmentConfig
+from mainspring.config.agents.environments import EnvironmentConfig
 from mainspring.config.registry import Registry
 from mainspring.config.run import RunConfig
 from mainspring.environments.protocol import Environment

@@ -1,7 +1,7 @@
 """The forms of AgentGym's services: how a world is made, reset, stepped and closed, and what each
 answer holds.
 
-Invariant: what is sent and read is told by a `Form` alone, and what an answer lacks is named, never
+Invariant: what is sent and read is told by a `ServiceForm` alone, and what an answer lacks is named, never
 guessed. AgentGym's own loop takes the last step's number as the score, never a sum; so here: a
 step's reward is by how much that number changed. Pure; imported by the client of these services.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from mainspring.config.environments import EnvironmentConfig, Family
+from mainspring.config.agents.environments import EnvironmentConfig, Family
 
 DATA_IDX = "data_idx"
 
@@ -20,7 +20,7 @@ class Opening(StrEnum):
     """Shape of the answer to a reset."""
 
     FIELDS = "fields"
-    """An object; the texts of `Form.opening_fields`, one line each."""
+    """An object; the texts of `ServiceForm.opening_fields`, one line each."""
     FIRST = "first"
     """A list; its first entry is the observation."""
     TEXT = "text"
@@ -28,7 +28,7 @@ class Opening(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ServiceForm:
     id_field: str = "id"
     """Name of the world's id in every request."""
     bare_id: bool = False
@@ -53,16 +53,16 @@ class Form:
     """Most worlds of one service; None: as many as are asked for."""
 
 
-_ENV_IDX = Form(id_field="env_idx", bare_id=True, closes=False)
-FORMS: Mapping[Family, Form] = {
-    Family.TEXTCRAFT: Form(),
-    Family.BABYAI: Form(score_field="score"),
-    Family.SCIWORLD: Form(
+_ENV_IDX = ServiceForm(id_field="env_idx", bare_id=True, closes=False)
+FORMS: Mapping[Family, ServiceForm] = {
+    Family.TEXTCRAFT: ServiceForm(),
+    Family.BABYAI: ServiceForm(score_field="score"),
+    Family.SCIWORLD: ServiceForm(
         score_field="score",
         scale=100.0,
         opening_fields=("task_description", "observation"),
     ),
-    Family.ALFWORLD: Form(
+    Family.ALFWORLD: ServiceForm(
         number_field="game",
         reset={"world_type": "Text"},
         actions_field="available_actions",
@@ -95,7 +95,7 @@ FORMS: Mapping[Family, Form] = {
 }
 
 
-def form_of(config: EnvironmentConfig) -> Form:
+def form_of(config: EnvironmentConfig) -> ServiceForm:
     """The family's, with what the section sets."""
     form = FORMS[config.family]
     names = ("id_field", "number_field", "observation_field", "score_field", "scale")
@@ -106,7 +106,7 @@ def form_of(config: EnvironmentConfig) -> Form:
     return replace(form, opening_fields=(form.observation_field,)) if is_renamed else form
 
 
-def number_of(data: Mapping[str, Any], form: Form) -> int:
+def number_of(data: Mapping[str, Any], form: ServiceForm) -> int:
     """The service's number of a task. Raises ValueError."""
     given = [name for name in dict.fromkeys((DATA_IDX, form.number_field)) if name in data]
     number = data[given[0]] if given else None

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from infra.sandbox.protocol import SandboxRefused
-from mainspring.environments.families import Form, Opening
+from mainspring.environments.families import Opening, ServiceForm
 from mainspring.environments.protocol import EnvironmentBroken, WorldLost
 from mainspring.words.causes import shortened
 from mainspring.words.plain_text import plain
@@ -26,13 +26,13 @@ CONNECT_S = 10.0
 KEEPALIVE_S = 2.0
 """Shorter than servers keep a connection: one that closes under a request loses a world."""
 MAX_BYTES = 16 << 20
-"""Of an answer; an observation of more is none that a policy reads."""
+"""Size of an answer; an observation of more is none that a policy reads."""
 SHOWN_CHARS = 200
 _LOG = "look at the service's log"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Answered:
     """Answer to a reset or a step."""
 
     observation: str
@@ -55,7 +55,7 @@ def http_client() -> httpx.AsyncClient:
 class GymClient:
     """One service at one address."""
 
-    def __init__(self, http: httpx.AsyncClient, name: str, url: str, form: Form) -> None:
+    def __init__(self, http: httpx.AsyncClient, name: str, url: str, form: ServiceForm) -> None:
         self._http = http
         self._name = name
         self._form = form
@@ -73,7 +73,7 @@ class GymClient:
             raise self._wrong("/create", f"gave the id {_shown(ident)}")
         return ident
 
-    async def reset(self, ident: int | str, number: int, timeout_s: float) -> Seen:
+    async def reset(self, ident: int | str, number: int, timeout_s: float) -> Answered:
         """Begin the task of this number. Raises SandboxRefused for one that the service refuses."""
         form = self._form
         body = {form.id_field: ident, form.number_field: number, **form.reset}
@@ -85,11 +85,11 @@ class GymClient:
                 remedy=f"give a number that the service has in the task's data, or {_LOG}",
             )
         if form.opening is Opening.TEXT:
-            return Seen(self._text(answer, "/reset", "its answer"), 0.0)
+            return Answered(self._text(answer, "/reset", "its answer"), 0.0)
         if form.opening is Opening.FIRST:
             if not isinstance(answer, list) or not answer:
                 raise self._wrong("/reset", f"gave {_shown(answer)}, expected a list")
-            return Seen(self._text(answer[0], "/reset", "its first entry"), 0.0)
+            return Answered(self._text(answer[0], "/reset", "its first entry"), 0.0)
         fields = self._object(answer, "/reset")
         self._check_id(fields, ident, "/reset")
         texts = [
@@ -97,13 +97,13 @@ class GymClient:
             for name in form.opening_fields
         ]
         has_number = form.score_field in fields
-        return Seen(
+        return Answered(
             self._with_actions("\n".join(texts), fields, "/reset"),
             self._number(fields, "/reset") if has_number else 0.0,
             fields.get("done") is True,
         )
 
-    async def step(self, ident: int | str, action: str, timeout_s: float) -> Seen:
+    async def step(self, ident: int | str, action: str, timeout_s: float) -> Answered:
         sent = action.encode(errors="replace").decode()  # half a pair of surrogates is no JSON
         answer = await self._post("/step", {self._form.id_field: ident, "action": sent}, timeout_s)
         fields = self._object(answer, "/step")
@@ -118,7 +118,7 @@ class GymClient:
         is_over = self._field(fields, "done", "/step")
         if not isinstance(is_over, bool):
             raise self._wrong("/step", f"gave done = {_shown(is_over)}, expected true or false")
-        seen = Seen(
+        seen = Answered(
             self._with_actions(text, fields, "/step"), self._number(fields, "/step"), is_over
         )
         self._has_stepped = True

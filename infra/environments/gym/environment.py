@@ -9,10 +9,10 @@ with the result, so grading asks no service. Wrapped by `OwnEnvironment`.
 import json
 import time
 
-from infra.environments.gym.client import Seen
+from infra.environments.gym.client import Answered
 from infra.environments.gym.services import GymService, GymServices
 from infra.sandbox.protocol import SandboxRefused
-from mainspring.config.environments import EnvironmentConfig
+from mainspring.config.agents.environments import EnvironmentConfig
 from mainspring.environments.families import number_of
 from mainspring.environments.protocol import (
     CommandResult,
@@ -31,7 +31,7 @@ OVER = b"The environment has ended."
 
 
 class GymWorld:
-    def __init__(self, service: GymService, ident: int | str, life: int, first: Seen) -> None:
+    def __init__(self, service: GymService, ident: int | str, life: int, first: Answered) -> None:
         self._service = service
         self._ident = ident
         self._life = life

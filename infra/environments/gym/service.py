@@ -19,7 +19,7 @@ from pathlib import Path
 from infra.functions.labelled import LABEL, kill_labelled
 from infra.functions.process import environment_of
 from infra.stack.ports import LOOPBACK, pick
-from mainspring.config.environments import PORT, PYTHON, EnvironmentConfig
+from mainspring.config.agents.environments import PORT, PYTHON, EnvironmentConfig
 from mainspring.environments.protocol import EnvironmentBroken
 from mainspring.words.causes import shortened
 from mainspring.words.plain_text import plain

@@ -2,7 +2,7 @@
 
 Invariants: no two worlds have the same id of a service at once: services that hold a fixed number
 give such an id twice, and two rollouts would act on one world; a service without a route to close
-keeps its worlds for ever, so ids that are free are used again. A service that a node started is
+never frees a world, so ids that are free are used again. A service that a node started is
 stopped when no world of it was used for IDLE_S, and with the node. Used by the worlds.
 """
 
@@ -19,7 +19,7 @@ import structlog
 from infra.environments.gym.client import GymClient, http_client
 from infra.environments.gym.service import LOOK_S, ServiceProcess
 from infra.functions.labelled import kill_left, label_of
-from mainspring.config.environments import EnvironmentConfig
+from mainspring.config.agents.environments import EnvironmentConfig
 from mainspring.environments.families import form_of
 from mainspring.environments.protocol import EnvironmentBroken, WorldLost
 from mainspring.errors import SandboxError
@@ -58,7 +58,7 @@ class GymService:
         self._stopping: set[asyncio.Task[None]] = set()
         self._client = self._client_of(config.url)
         self.life = 0
-        """Of the process; the worlds of an earlier one are lost."""
+        """Number of its process; the worlds of an earlier one are lost."""
         self.process: ServiceProcess | None = None
         if config.command:
             path = services.folder / f"{ident}.log"
@@ -178,7 +178,7 @@ class GymService:
 
 
 class GymServices:
-    """Of one node."""
+    """Services of one node, each made when it is first asked for."""
 
     def __init__(self, folder: Path | None) -> None:
         """`folder`: of this node alone, for logs; None: a temporary one."""
