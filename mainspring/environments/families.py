@@ -1,9 +1,10 @@
 """The forms of AgentGym's services: how a world is made, reset, stepped and closed, and what each
 answer holds.
 
-Invariant: what is sent and read is told by a `ServiceForm` alone, and what an answer lacks is named, never
-guessed. AgentGym's own loop takes the last step's number as the score, never a sum; so here: a
-step's reward is by how much that number changed. Pure; imported by the client of these services.
+Invariant: what is sent and read is told by a `ServiceForm` alone, and what an answer lacks is
+named, never guessed. AgentGym's own loop takes the last step's number as the score, never a sum; so
+here: a step's reward is by how much that number changed. Pure; imported by the client of these
+services.
 """
 
 from collections.abc import Mapping

@@ -154,15 +154,23 @@ class ServiceProcess:
 
     async def _comes_up(self, is_there: Callable[[str, float], Awaitable[bool]]) -> bool:
         """False: it ended."""
+        assert self._process is not None, "a service is waited for before it is started"
+        ending = asyncio.create_task(self._process.wait())
+        looking = asyncio.create_task(self._looked(is_there))
+        try:
+            await asyncio.wait((ending, looking), return_when=asyncio.FIRST_COMPLETED)
+            # Another process may have the port, and this one ends as it finds that out.
+            await asyncio.wait((ending,), timeout=FIRST_LOOK_S)
+            return not ending.done()
+        finally:
+            ending.cancel()
+            looking.cancel()
+
+    async def _looked(self, is_there: Callable[[str, float], Awaitable[bool]]) -> None:
         look_s = FIRST_LOOK_S
-        while self.lives:
-            if await is_there(self.url, LOOK_S):
-                # Another process may have the port, and this one ends as it finds that out.
-                await asyncio.sleep(FIRST_LOOK_S)
-                return self.lives
+        while not await is_there(self.url, LOOK_S):
             await asyncio.sleep(look_s)
             look_s = min(LAST_LOOK_S, 2 * look_s)
-        return False
 
 
 def _end_with_parent() -> None:

@@ -12,6 +12,7 @@ import re
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
@@ -38,6 +39,15 @@ class WorldsFull(SandboxError):
     fault = FaultKind.NODE_FULL
 
 
+@dataclass(slots=True)
+class WorldIds:
+    """Ids of one service's worlds."""
+
+    used: set[int | str] = field(default_factory=set)
+    free: list[int | str] = field(default_factory=list)
+    """Ids of worlds that ended and cannot be closed: a reset makes new ones of them."""
+
+
 class GymService:
     """One service: its address, its process where this node starts it, and its worlds."""
 
@@ -50,8 +60,7 @@ class GymService:
         self._services = services
         self._slots = asyncio.Semaphore(CONCURRENCY)
         self._one_starts = asyncio.Lock()
-        self._used: set[int | str] = set()
-        self._free: list[int | str] = []
+        self._ids = services.ids_at(config.url) if config.url else WorldIds()
         self._num_worlds = 0
         """Those being opened included."""
         self._idle: asyncio.TimerHandle | None = None
@@ -93,8 +102,7 @@ class GymService:
             if words := self.process.how_it_ended():
                 log.warning("a service is started again", environment=self.name, reason=words)
             self.life += 1
-            self._used.clear()
-            self._free.clear()
+            self._ids = WorldIds()
             await self.process.start(self._is_there)
             self._client = self._client_of(self.process.url)
 
@@ -111,18 +119,19 @@ class GymService:
     async def take_id(self, number: int) -> int | str:
         """The id of a world that no other one here has. Raises WorldLost, EnvironmentBroken and
         WorldsFull."""
-        if self._free:
-            ident = self._free.pop()
+        ids = self._ids
+        if ids.free:
+            ident = ids.free.pop()
         else:
             async with self.asking() as client:
                 ident = await client.create(number, self.config.request_timeout_s)
-        if ident in self._used:
+        if ident in ids.used:
             raise WorldsFull(
                 f"environment {self.name}: its service gave the id {ident} twice: it has no more "
                 "worlds",
-                remedy=f"set environments.{self.name}.worlds = {len(self._used)}",
+                remedy=f"set environments.{self.name}.worlds = {len(ids.used)}",
             )
-        self._used.add(ident)
+        ids.used.add(ident)
         return ident
 
     async def give_back(self, ident: int | str, life: int) -> None:
@@ -135,11 +144,10 @@ class GymService:
                     await self._client.close(ident, CLOSE_S)
             except (WorldLost, EnvironmentBroken) as error:
                 log.warning("a world was not closed", environment=self.name, reason=error.message)
-        if life != self.life or ident not in self._used:
-            return
-        self._used.discard(ident)
-        if not self.form.closes:
-            self._free.append(ident)  # a reset makes a new world of it
+        if life == self.life and ident in self._ids.used:
+            self._ids.used.discard(ident)
+            if not self.form.closes:
+                self._ids.free.append(ident)
 
     def answered(self) -> None:
         if self.process is not None:
@@ -184,6 +192,7 @@ class GymServices:
         """`folder`: of this node alone, for logs; None: a temporary one."""
         self._folder = folder
         self._services: dict[tuple[str, str, str], GymService] = {}
+        self._ids: dict[str, WorldIds] = {}
         self.http = http_client()
 
     @property
@@ -204,6 +213,10 @@ class GymServices:
             plain_name = re.sub(r"[^A-Za-z0-9_-]", "-", f"{campaign}.{name}")
             self._services[key] = GymService(self, name, config, f"{plain_name}.{digest}")
         return self._services[key]
+
+    def ids_at(self, url: str) -> WorldIds:
+        """Ids of a service that runs already, which all campaigns of the node share."""
+        return self._ids.setdefault(url, WorldIds())
 
     async def clear_left(self) -> None:
         """End what a process of this node left that could not end its services."""
