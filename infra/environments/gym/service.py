@@ -18,7 +18,7 @@ from pathlib import Path
 
 from infra.functions.labelled import LABEL, kill_labelled
 from infra.functions.process import environment_of
-from infra.stack.ports import LOOPBACK, pick
+from infra.stack.ports import LOOPBACK, holder, is_free, pick
 from mainspring.config.agents.environments import PORT, PYTHON, EnvironmentConfig
 from mainspring.environments.protocol import EnvironmentBroken
 from mainspring.words.causes import shortened
@@ -30,6 +30,7 @@ RESTART_S = 0.5
 """Before the second start, and twice as long before each further one."""
 FIRST_LOOK_S = 0.05
 LAST_LOOK_S = 1.0
+PORT_LOOKS = 40
 LOOK_S = 5.0
 """For one answer to whether it is there."""
 LOG_BYTES = 16 << 20
@@ -124,6 +125,7 @@ class ServiceProcess:
 
     async def _launch(self) -> None:
         port = self._config.port or pick()
+        await self._wait_for(port)
         self.url = f"http://{LOOPBACK}:{port}"
         words = [
             word.replace(PORT, str(port)).replace(PYTHON, sys.executable)
@@ -152,6 +154,18 @@ class ServiceProcess:
                     "every sandbox node what it names, then start the campaign again",
                 ) from None
 
+    async def _wait_for(self, port: int) -> None:
+        """Until the port is free: what was killed may still have it. Raises EnvironmentBroken."""
+        for _ in range(PORT_LOOKS):
+            if is_free(port):
+                return
+            await asyncio.sleep(FIRST_LOOK_S)
+        raise EnvironmentBroken(
+            f"environment {self._name}: port {port} of {LOOPBACK} is in use by {holder(port)}",
+            remedy=f"stop that process, or set environments.{self._name}.port = 0, which chooses a "
+            "free one for each campaign, then start the campaign again",
+        )
+
     async def _comes_up(self, is_there: Callable[[str, float], Awaitable[bool]]) -> bool:
         """False: it ended."""
         assert self._process is not None, "a service is waited for before it is started"
@@ -159,8 +173,8 @@ class ServiceProcess:
         looking = asyncio.create_task(self._looked(is_there))
         try:
             await asyncio.wait((ending, looking), return_when=asyncio.FIRST_COMPLETED)
-            # Another process may have the port, and this one ends as it finds that out.
-            await asyncio.wait((ending,), timeout=FIRST_LOOK_S)
+            if looking.done():
+                looking.result()
             return not ending.done()
         finally:
             ending.cancel()

@@ -22,7 +22,7 @@ from mainspring.config.agents.environments import EnvironmentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.environments.protocol import EnvironmentBroken, Place, WorldLost
-from mainspring.ids import RolloutId, SandboxId
+from mainspring.ids import RolloutId, SandboxId, TaskId
 from mainspring.tasks.own_task import OwnTask
 from tests.waiting import until
 
@@ -54,7 +54,9 @@ async def opened(services: GymServices, config: EnvironmentConfig) -> OwnWorld:
 
     run = CampaignConfig(name="c", policy=PolicyConfig(model="m"))
     place = Place(SandboxId("s"), RolloutId("r"), run, {}, lease)
-    task = OwnTask(id="t", kind="rooms", source="s", split="train", issue="", data={"data_idx": 3})
+    task = OwnTask(
+        id=TaskId("t"), kind="rooms", source="s", split="train", issue="", data={"data_idx": 3}
+    )
     environment = GymEnvironment("rooms", config, services)
     return await OwnEnvironment("rooms", environment, ends_steps=True).open(task, place)
 
@@ -158,7 +160,9 @@ async def test_a_port_that_another_process_has_is_named(
     monkeypatch.setattr(gym_service, "RESTART_S", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(EnvironmentBroken, match="Address already in use"):
+        with pytest.raises(
+            EnvironmentBroken, match=rf"port {port} of 127.0.0.1 is in use by process {os.getpid()}"
+        ):
             await opened(services, config_of(port=port))
 
 

@@ -16,7 +16,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.environments.protocol import EnvironmentBroken, Place, WorldLost
 from mainspring.errors import SandboxError
-from mainspring.ids import RolloutId, SandboxId
+from mainspring.ids import RolloutId, SandboxId, TaskId
 from mainspring.status import FaultKind, Verdict
 from mainspring.tasks.own_task import OwnTask
 from tests.gym_services import BROKEN, LOST, FakeService, gym, on_step
@@ -48,7 +48,9 @@ def config_of(fake: FakeService, **fields: Any) -> EnvironmentConfig:
 def task_of(number: Any = 5, issue: str | None = None) -> OwnTask:
     text = f"Hit it.\ntask {number}: 0 hits" if issue is None else issue
     data = {} if number is None else {"data_idx": number}
-    return OwnTask(id="t", kind="hits", source="tests", split="train", issue=text, data=data)
+    return OwnTask(
+        id=TaskId("t"), kind="hits", source="tests", split="train", issue=text, data=data
+    )
 
 
 async def _no_lease(backend: str) -> None:
