@@ -21,7 +21,7 @@ from infra.sources.protocol import ImportOptions
 from infra.sources.resolve import open_source
 from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.tasks import TasksConfig
-from mainspring.errors import UsageError
+from mainspring.errors import MainspringError, ServiceError, UsageError
 from mainspring.ids import CampaignId
 from mainspring.status import StopReason, Verdict
 from tests.gym_services import gym, hanging, on_step
@@ -266,3 +266,59 @@ async def test_what_cannot_be_played_is_refused_before_anything_is_stored(
     with pytest.raises(UsageError, match=told):
         await launch.create(cluster.db, config)
     assert await campaigns.find(cluster.db, CampaignId(name)) is None
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "told"),
+    [
+        (lambda route, answer: None, ServiceError, r"/create: no answer"),
+        (lambda route, answer: -500, ServiceError, r"/create answered HTTP 500"),
+        (lambda route, answer: hanging(1.0)(answer), ServiceError, r"did not answer within 0\.5 s"),
+        (lambda route, answer: [answer], UsageError, r"/create gave .*, expected an object"),
+        (
+            on_step(lambda answer: {**answer, "reward": float("nan")}),
+            UsageError,
+            r"/step gave reward = nan, which is no reward",
+        ),
+        (
+            on_step(lambda answer: {"state": "", "reward": 0, "done": False}),
+            UsageError,
+            r"/step gave no observation; it has state, reward, done",
+        ),
+        (lambda route, answer: answer, UsageError, r"its issue does not hold what environment"),
+    ],
+)
+async def test_a_service_that_cannot_be_used_here_is_refused_before_anything_is_stored(
+    cluster: Cluster, spoil: Any, error: type[MainspringError], told: str
+) -> None:
+    name = f"tried-{uuid.uuid4().hex[:8]}"
+    await imported(cluster, name)
+    with gym("textcraft") as fake:
+        fake.spoil = spoil
+        shows_another = "its issue" in told
+        environment = {
+            "url": fake.url,
+            "request_timeout_s": 0.5,
+            "same_opening": shows_another,
+        }
+        with pytest.raises(error, match=told):
+            config = evaluation(name, environment=environment)
+            await launch.create(cluster.db, config, cluster.backends)
+        assert await campaigns.find(cluster.db, CampaignId(name)) is None
+        fake.spoil = lambda route, answer: answer
+        if not shows_another:
+            await launch.create(cluster.db, config, cluster.backends)
+
+
+async def test_a_command_that_does_not_run_here_is_refused_before_anything_is_stored(
+    cluster: Cluster,
+) -> None:
+    name = f"tried-{uuid.uuid4().hex[:8]}"
+    await imported(cluster, name)
+    command = ["{python}", "-c", "raise SystemExit('no such table')", "{port}"]
+    with pytest.raises(UsageError, match=r"nothing was stored: .*no such table"):
+        config = evaluation(name, environment={"command": command})
+        await launch.create(cluster.db, config, cluster.backends)
+    assert await campaigns.find(cluster.db, CampaignId(name)) is None
+    await launch.create(cluster.db, evaluation(name), cluster.backends)
+    assert processes_of(name) == []

@@ -51,6 +51,8 @@ class ServiceProcess:
         self._num_starts = 0
         """Since it answered a step last."""
         self.url = ""
+        self.is_broken = False
+        """Its log tells why."""
 
     @property
     def lives(self) -> bool:
@@ -115,6 +117,7 @@ class ServiceProcess:
         return f"its process ended with code {self._process.returncode}{log} ({self._log})"
 
     def broken(self, problem: str, or_else: str = "") -> EnvironmentBroken:
+        self.is_broken = True
         words = self.last_words()
         log = f"its log ends: {words}" if words else "it printed nothing"
         return EnvironmentBroken(

@@ -9,6 +9,7 @@ stopped when no world of it was used for IDLE_S, and with the node. Used by the 
 import asyncio
 import hashlib
 import re
+import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -189,8 +190,10 @@ class GymServices:
     """Services of one node, each made when it is first asked for."""
 
     def __init__(self, folder: Path | None) -> None:
-        """`folder`: of this node alone, for logs; None: a temporary one."""
+        """`folder`: of this node alone, for logs; None: a temporary one, which stays only where a
+        log tells why its service broke."""
         self._folder = folder
+        self._is_temporary = folder is None
         self._services: dict[tuple[str, str, str], GymService] = {}
         self._ids: dict[str, WorldIds] = {}
         self.http = http_client()
@@ -226,3 +229,6 @@ class GymServices:
     async def close(self) -> None:
         await asyncio.gather(*(service.stop() for service in self._services.values()))
         await self.http.aclose()
+        processes = [each.process for each in self._services.values() if each.process]
+        if self._is_temporary and not any(process.is_broken for process in processes):
+            await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
