@@ -42,6 +42,8 @@ class CommandView:
     wall_s: float
     reward: float | None
     """Reward of this command alone; None: its environment gives none."""
+    is_over: bool
+    """The environment ended with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,7 @@ def _turn(
                 timed_out=execution.timed_out,
                 wall_s=execution.wall_s,
                 reward=execution.reward,
+                is_over=execution.is_over,
             )
             for execution in ran
         ],
