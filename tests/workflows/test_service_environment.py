@@ -32,7 +32,7 @@ HITS = "Hit it.\ntask 16: 0 hits"
 
 
 def fake_config(url: str, **changed: Any) -> Any:
-    environment = {"url": url, "request_timeout_s": 0.5, **changed.pop("environment", {})}
+    environment = {"url": url, "request_timeout_s": 20.0, **changed.pop("environment", {})}
     return config_of(environment=environment, **changed)
 
 
@@ -94,7 +94,7 @@ async def test_a_service_that_dies_or_hangs_leaves_the_rows_of_an_undisturbed_ro
 ) -> None:
     monkeypatch.setattr(gym_services, "LOOK_S", 0.5)
     cluster.policy.say = lambda rollout, turn: says(WINS[turn])
-    config = config_of(environment={"request_timeout_s": 1.0})
+    config = config_of(environment={"request_timeout_s": 2.0})
     expected = await play(cluster, config_of())
     campaign, group, [rollout] = await make(cluster, config)
     killed: list[int] = []
@@ -186,7 +186,8 @@ async def test_one_that_always_fails_is_masked_by_name(
     cluster.policy.say = lambda rollout, turn: says("hit")
     with gym("textcraft") as fake:
         fake.spoil = on_step(spoil)
-        config = fake_config(fake.url, environment={"request_timeout_s": 0.2})
+        limit_s = 0.2 if "within" in told else 20.0
+        config = fake_config(fake.url, environment={"request_timeout_s": limit_s})
         result = await play(cluster, config, issue=HITS)
         assert (result.stop_reason, result.reward) == (StopReason.INFRA_FAULT, None)
         assert result.broken is None and result.fault is not None and told in result.fault
@@ -298,7 +299,7 @@ async def test_a_service_that_cannot_be_used_here_is_refused_before_anything_is_
         shows_another = "its issue" in told
         environment = {
             "url": fake.url,
-            "request_timeout_s": 0.5,
+            "request_timeout_s": 0.5 if "within" in told else 20.0,
             "same_opening": shows_another,
         }
         with pytest.raises(error, match=told):

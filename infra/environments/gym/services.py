@@ -70,6 +70,8 @@ class GymService:
         self.life = 0
         """Number of its process; the worlds of an earlier one are lost."""
         self.process: ServiceProcess | None = None
+        self._has_answered = False
+        """Its newest process."""
         if config.command:
             path = services.folder / f"{ident}.log"
             label = label_of(services.owner, ident)
@@ -95,17 +97,19 @@ class GymService:
 
     async def running(self) -> None:
         """Start its process where it has one that does not live. Raises EnvironmentBroken."""
-        if self.process is None or self.process.lives:
+        if self.process is None or self._is_up():
             return
         async with self._one_starts:
-            if self.process.lives:
+            if self._is_up():
                 return
             if words := self.process.how_it_ended():
                 log.warning("a service is started again", environment=self.name, reason=words)
+            self._has_answered = False  # it lives before it answers
             self.life += 1
             self._ids = WorldIds()
             await self.process.start(self._is_there)
             self._client = self._client_of(self.process.url)
+            self._has_answered = True
 
     @asynccontextmanager
     async def asking(self) -> AsyncIterator[GymClient]:
@@ -172,6 +176,9 @@ class GymService:
             return lost
         words = process.how_it_ended()
         return WorldLost(f"{lost.message}; {words}", remedy=lost.remedy) if words else lost
+
+    def _is_up(self) -> bool:
+        return self.process is not None and self.process.lives and self._has_answered
 
     async def _is_there(self, url: str, timeout_s: float) -> bool:
         return await self._client_of(url).is_there(timeout_s)

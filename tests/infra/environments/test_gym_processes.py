@@ -69,7 +69,12 @@ def pid_of(services: GymServices, config: EnvironmentConfig) -> int:
 
 async def test_one_process_serves_all_worlds_of_a_campaign(services: GymServices) -> None:
     config = config_of()
-    worlds = await asyncio.gather(*(opened(services, config) for _ in range(8)))
+
+    async def late(after_s: float) -> OwnWorld:
+        await asyncio.sleep(after_s)  # also while it lives and does not answer yet
+        return await opened(services, config)
+
+    worlds = await asyncio.gather(*(late(0.02 * number) for number in range(8)))
     names = set(os.listdir(services.folder))
     assert len(names) == 1 and next(iter(names)).startswith("c-rooms.")
     pid = pid_of(services, config)

@@ -41,7 +41,7 @@ async def services(tmp_path: Path) -> AsyncIterator[GymServices]:
 
 
 def config_of(fake: FakeService, **fields: Any) -> EnvironmentConfig:
-    given = {"kind": "agentgym", "family": fake.family, "url": fake.url, "request_timeout_s": 0.5}
+    given = {"kind": "agentgym", "family": fake.family, "url": fake.url, "request_timeout_s": 20.0}
     return EnvironmentConfig.model_validate(given | fields)
 
 
@@ -155,7 +155,7 @@ async def test_a_step_without_an_answer_loses_its_world(name: str, services: Gym
         fake.spoil = on_step(spoil)
         # Never a command that timed out: the agent would be told what did not happen to it.
         with pytest.raises(WorldLost, match=told):
-            await world.step("s0", "hit", 0.5)
+            await world.step("s0", "hit", 0.5 if name == "hang" else 20.0)
         fake.spoil = lambda route, answer: answer
         await world.close()
 
