@@ -10,6 +10,8 @@ import pytest
 from cluster import Cluster
 from service_rollouts import FILE, NUMBER, WINS, config_of, games, make, play, processes_of, says
 
+from cli.operations.checks.checklist import of_the_tasks
+from cli.operations.checks.checklist_item import State
 from cli.operations.runs import campaign_launch as launch
 from infra.db.rollouts import rollouts, turns
 from infra.db.runs import campaigns
@@ -232,6 +234,12 @@ def evaluation(name: str, **changed: Any) -> EvaluationConfig:
 async def test_the_example_is_imported_and_evaluated(cluster: Cluster) -> None:
     name = f"eval-{uuid.uuid4().hex[:8]}"
     await imported(cluster, name)
+    trained = config_of(tasks={"source": name}, evaluation={"splits": ["heldout"]})
+    items = await of_the_tasks(trained, cluster.db)
+    assert [(item.state, item.found) for item in items if item.what.startswith("tasks")] == [
+        (State.OK, f"{number} of {number} are of kinds that need no verification")
+        for number in (64, 16)
+    ]
     first = (await tasks.get_tasks(cluster.db, name, "train"))[NUMBER]
     assert first.issue == games()[NUMBER].issue
     campaign = await launch.create(cluster.db, evaluation(name), Backends({}))
