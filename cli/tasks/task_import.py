@@ -18,8 +18,8 @@ def import_(
         str,
         typer.Argument(
             help="A .jsonl, .json or .parquet file, a SWE-bench task repository, a Harbor task "
-            "or a folder of them, a data set of the Hugging Face hub, a campaign file whose "
-            "[environments] names services, or a task source of your own as "
+            "or a folder of them, a data set of the Hugging Face hub, a campaign file that names "
+            "services as environments, or a task source of your own as "
             '"package.module:Class".'
         ),
     ],
