@@ -310,8 +310,8 @@ async def test_a_service_that_cannot_be_used_here_is_refused_before_anything_is_
             "request_timeout_s": 0.5 if "within" in told else 20.0,
             "same_opening": shows_another,
         }
+        config = evaluation(name, environment=environment)
         with pytest.raises(error, match=told):
-            config = evaluation(name, environment=environment)
             await launch.create(cluster.db, config, cluster.backends)
         assert await campaigns.find(cluster.db, CampaignId(name)) is None
         fake.spoil = lambda route, answer: answer

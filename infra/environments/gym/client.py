@@ -31,6 +31,11 @@ SHOWN_CHARS = 200
 _LOG = "look at the service's log"
 
 
+class NoAnswer(WorldLost):
+    """The service does not answer: it is away, or hangs. Only where a step was under way its world
+    is lost with that."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answered:
     """Answer to a reset or a step."""
@@ -143,15 +148,13 @@ class GymClient:
             async with asyncio.timeout(timeout_s):
                 status, content = await self._exchange(route, body)
         except TimeoutError:
-            raise WorldLost(
+            raise NoAnswer(
                 f"{where} did not answer within {timeout_s:g} s",
                 remedy=f"{_LOG}, or raise environments.{self._name}.request_timeout_s",
             ) from None
         except httpx.HTTPError as error:
             cause = str(error) or type(error).__name__
-            raise WorldLost(
-                f"{where}: no answer: {cause}", remedy=f"start it, or {_LOG}"
-            ) from error
+            raise NoAnswer(f"{where}: no answer: {cause}", remedy=f"start it, or {_LOG}") from error
         said = _shown(content.decode(errors="replace"))
         # What it refuses after it took others is this action: the policy's doing ends no campaign.
         is_action = route == "/step" and self._has_stepped and status >= 400

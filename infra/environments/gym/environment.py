@@ -9,7 +9,7 @@ with the result, so grading asks no service. Wrapped by `OwnEnvironment`.
 import json
 import time
 
-from infra.environments.gym.client import Answered
+from infra.environments.gym.client import Answered, NoAnswer
 from infra.environments.gym.services import GymService, GymServices
 from infra.sandbox.protocol import SandboxRefused
 from mainspring.config.agents.environments import EnvironmentConfig
@@ -22,12 +22,18 @@ from mainspring.environments.protocol import (
     WorldLost,
 )
 from mainspring.errors import SandboxError
-from mainspring.status import Verdict
+from mainspring.status import FaultKind, Verdict
 from mainspring.tasks.criterion import GradeReport
 from mainspring.tasks.own_task import OwnTask
 
 JUDGE = "agentgym"
 OVER = b"The environment has ended."
+
+
+class ServiceAway(SandboxError):
+    """No world can be opened: the service does not answer."""
+
+    fault = FaultKind.ENVIRONMENT_UNREACHABLE
 
 
 class GymWorld:
@@ -97,8 +103,11 @@ class GymEnvironment:
             return await self._opened(service, task, number)
         except BaseException as error:
             service.end_world()
+            # Nothing has run in it: the same is asked again, for as long as an outage may last, or
+            # where the service answers with an error, as long as a node may fail.
+            if isinstance(error, NoAnswer):
+                raise ServiceAway(error.message, remedy=error.remedy) from error
             if isinstance(error, WorldLost):
-                # Nothing has run in it: the same is asked again, for as long as a node may fail.
                 raise SandboxError(error.message, remedy=error.remedy) from error
             raise
 

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from infra.functions.labelled import LABEL, kill_labelled
@@ -35,6 +36,8 @@ LOOK_S = 5.0
 """For one answer to whether it is there."""
 LOG_BYTES = 16 << 20
 """A longer log is begun anew at a start; the one before it is kept beside."""
+OOM_SCORE = 500
+"""When memory runs out the kernel takes the service, not its node."""
 TAIL_BYTES = 4000
 TAIL_CHARS = 500
 _PR_SET_PDEATHSIG = 1
@@ -148,7 +151,7 @@ class ServiceProcess:
                     cwd=self._config.folder or None,
                     env=variables,
                     start_new_session=True,
-                    preexec_fn=_end_with_parent,
+                    preexec_fn=partial(_as_child, os.getpid()),
                 )
             except (OSError, ValueError) as error:
                 raise EnvironmentBroken(
@@ -190,5 +193,8 @@ class ServiceProcess:
             look_s = min(LAST_LOOK_S, 2 * look_s)
 
 
-def _end_with_parent() -> None:
+def _as_child(parent: int) -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it had ended before
+        os._exit(1)
+    Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))

@@ -29,7 +29,7 @@ from mainspring.status import FaultKind
 
 IDLE_S = 600.0
 CLOSE_S = 5.0
-CONCURRENCY = 64
+CONCURRENCY = 128
 """Requests to one service under way at once; more wait, and their time limits have not begun."""
 log = structlog.get_logger()
 
@@ -175,7 +175,7 @@ class GymService:
                     await process.stop()
             return lost
         words = process.how_it_ended()
-        return WorldLost(f"{lost.message}; {words}", remedy=lost.remedy) if words else lost
+        return type(lost)(f"{lost.message}; {words}", remedy=lost.remedy) if words else lost
 
     def _is_up(self) -> bool:
         return self.process is not None and self.process.lives and self._has_answered

@@ -174,7 +174,7 @@ async def test_an_action_that_the_service_refuses_ends_no_campaign(services: Gym
     ("spoil", "fault", "told"),
     [
         (lambda route, answer: -500, FaultKind.NODE_FAILED, "answered HTTP 500"),
-        (lambda route, answer: None, FaultKind.NODE_FAILED, "no answer"),
+        (lambda route, answer: None, FaultKind.ENVIRONMENT_UNREACHABLE, "no answer"),
         (lambda route, answer: {}, FaultKind.CONFIG_UNUSABLE, "gave no id; it has nothing"),
         (lambda route, answer: 3, FaultKind.CONFIG_UNUSABLE, "gave 3, expected an object"),
         (
@@ -249,4 +249,5 @@ async def test_an_address_where_nothing_listens_is_named(services: GymServices) 
         pass
     with pytest.raises(SandboxError, match=r"/create: no answer: ") as caught:
         await opened(services, fake)
-    assert caught.value.fault is FaultKind.NODE_FAILED
+    # An outage: rollouts wait for a day.
+    assert caught.value.fault is FaultKind.ENVIRONMENT_UNREACHABLE
