@@ -32,7 +32,7 @@ _LOG = "look at the service's log"
 
 
 class NoAnswer(WorldLost):
-    """The service does not answer: it is away, or hangs. Only where a step was under way its world
+    """The service does not answer: it is down, or hangs. Only where a step was under way its world
     is lost with that."""
 
 
