@@ -117,8 +117,8 @@ class SandboxActivities:
     async def run(
         self, ask: ExecuteInput, agent: Agent, commands: Sequence[Command]
     ) -> tuple[Execution, bool]:
-        """Run one of a turn's commands, once; whether it submits. A submission also stores the
-        patch and closes the sandbox; other turns take a snapshot where one is due."""
+        """Run one of a turn's commands, once; whether it submits or ends its world. Then the patch
+        is stored and the sandbox closed; other turns take a snapshot where one is due."""
         command = commands[ask.index].command
         done = await turns.put_intent(
             self._db, ask.rollout, ask.epoch, ask.turn, ask.index, command
@@ -139,9 +139,11 @@ class SandboxActivities:
                 truncated=result.truncated,
                 timed_out=result.timed_out,
                 wall_s=result.wall_s,
+                reward=result.reward,
+                is_over=result.is_over,
             )
             done = await turns.put_execution(self._db, ask.rollout, ask.epoch, own)
-        submitted = agent.is_done(done)
+        submitted = done.is_over or agent.is_done(done)
         if submitted:
             await self.collect(ask.rollout, ask.epoch, ask.sandbox)
         # After the last command only, as a restored turn runs none of its commands again.
@@ -152,8 +154,8 @@ class SandboxActivities:
 
     @implements(RESTORE_SANDBOX)
     async def restore_sandbox(self, ask: SandboxInput) -> RestoreResult:
-        """Run all recorded commands again, or those after the newest snapshot; each must end and
-        print as it did the first time.
+        """Run all recorded commands again, or those after the newest snapshot; each must end,
+        print and reward as it did the first time.
 
         That includes the turn about to be executed when its result was recorded and its node died
         before it could report it: `execute` will not run it again.
@@ -178,6 +180,11 @@ class SandboxActivities:
                         f"rollout {ask.rollout}, turn {before.call}: the replay returned "
                         f"{now.returncode} with {'equal' if same_output else 'other'} output, "
                         f"recorded was {before.returncode}"
+                    )
+                if (now.reward, now.is_over) != (before.reward, before.is_over):
+                    raise SandboxDiverged(
+                        f"rollout {ask.rollout}, turn {before.call}: the replay gave the reward "
+                        f"{now.reward}, recorded was {before.reward}"
                     )
             await rollouts.set_phase(self._db, ask.rollout, ask.epoch, RolloutPhase.RUNNING)
             num_turns = executions[-1].call + 1 if executions else 0

@@ -27,7 +27,10 @@ SFT_PAGE = Path(__file__).parent / "supervised-file.md"
 T = TypeVar("T")
 
 _OPTIONAL = "Optional: without this section it does not happen."
-_NAMED_BY = {"agents": "NAME", "judges": "NAME", "evaluation.sampling": "SPLIT"}
+_NAMED_BY = {
+    **{"agents": "NAME", "environments": "NAME", "judges": "NAME"},
+    "evaluation.sampling": "SPLIT",
+}
 """Word for the name of each table of a section that has several."""
 _SYMBOLS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 _SYMBOLS |= {"min_length": "length >=", "max_length": "length <="}
@@ -138,6 +141,9 @@ def _sections(path: str, title: str, model: type[BaseModel], note: str = "") -> 
             about = f"{meaning} One such table for each {_NAMED_BY[inside]} that needs it.".lstrip()
             nested.append((of_one, f"`[{of_one}]`", entry, about))
             continue
+        if entry := _of_type(_beside_text(_value(field.annotation)), BaseModel):
+            of_one = f"{inside}.{_NAMED_BY[inside]}"  # its row has the values that are text
+            nested.append((of_one, f"`[{of_one}]`", entry, ""))
         if words := _of_type(field.annotation, StrEnum):
             enums.append((name, "is one of", words))
         elif words := _of_type(_element(field.annotation), StrEnum):
@@ -209,6 +215,14 @@ def _value(annotation: object) -> object:
     return typing.get_args(annotation)[1] if is_table else None
 
 
+def _beside_text(annotation: object) -> object:
+    """The section's type, of values that are text or a section; None for everything else."""
+    inside = typing.get_args(annotation)
+    choices = [typing.get_args(choice) for choice in typing.get_args(inside[0])] if inside else []
+    is_either = len(choices) == 2 and choices[0][:1] == (str,)
+    return choices[1][0] if is_either else None
+
+
 def _type(annotation: object) -> str:
     names = {int: "integer", float: "number", str: "string", bool: "boolean"}
     if isinstance(annotation, type) and annotation in names:
@@ -223,6 +237,8 @@ def _type(annotation: object) -> str:
     if typing.get_origin(annotation) is dict:
         value_type = arguments[1]
         return f"table of {names[value_type]}s" if value_type in names else "table"
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _type(arguments[0])
     if _is_union(annotation):
         return _type(next(argument for argument in arguments if argument is not type(None)))
     raise TypeError(f"no name for {annotation!r}: give it one here")

@@ -40,6 +40,10 @@ class CommandView:
     """The output was longer than what is kept."""
     timed_out: bool
     wall_s: float
+    reward: float | None
+    """Reward of this command alone; None: its environment gives none."""
+    is_over: bool
+    """The environment ended with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +214,8 @@ def _turn(
                 truncated=execution.truncated,
                 timed_out=execution.timed_out,
                 wall_s=execution.wall_s,
+                reward=execution.reward,
+                is_over=execution.is_over,
             )
             for execution in ran
         ],

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.config.files.reading import check_evaluation, load_campaign, load_sft
+from mainspring.config.files.reading import (
+    check_evaluation,
+    load_campaign,
+    load_sft,
+    read_environments,
+)
 from mainspring.planning.assumptions import Given
 from mainspring.planning.model_shape import read_shape
 from mainspring.planning.plan import plan_of
@@ -27,7 +32,11 @@ def test_every_example_has_a_page_that_the_index_names() -> None:
         assert f"]({folder.name}/README.md)" in index, folder
 
 
-@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*/campaign.toml")), ids=str)
+@pytest.mark.parametrize(
+    "file",
+    [*sorted(EXAMPLES.glob("*/campaign.toml")), EXAMPLES / "agentgym" / "quickstart.toml"],
+    ids=str,
+)
 def test_campaign_files_load(file: Path) -> None:
     config = load_campaign(file)
     assert config.name and config.trainer.device in ("cpu", "cuda")
@@ -46,7 +55,7 @@ def test_campaigns_for_gpus_fit_gpus_of_80_gb(file: Path) -> None:
 IMPORT = re.compile(r"mainspring tasks import (\S+)([^\n]*)")
 WITH_SOURCE = [
     path
-    for path in sorted(EXAMPLES.glob("*/campaign.toml"))
+    for path in (*sorted(EXAMPLES.glob("*/campaign.toml")), EXAMPLES / "agentgym/quickstart.toml")
     if tomllib.loads(path.read_text()).get("tasks", {}).get("source", "bundled") != "bundled"
 ]
 
@@ -60,6 +69,13 @@ def imported_splits(line: re.Match[str], source: str) -> set[str]:
     file = EXAMPLES.parent / named
     if not file.is_file():  # a data set of the hub: which splits it has, only the option tells
         return {given["--split"]}
+    if file.suffix == ".toml":
+        sections = read_environments(file).values()
+        train, heldout = (
+            {split for each in sections if getattr(each, f"num_{number}")}
+            for split, number in (("train", "tasks"), ("heldout", "heldout"))
+        )
+        return train | heldout
     rows = [json.loads(row) for row in file.read_text().splitlines()]
     return {row.get("split", given.get("--split", "train")) for row in rows}
 

@@ -25,6 +25,6 @@ class Answer(BaseHTTPRequestHandler):
 def serving(handler: type[Answer]) -> Iterator[str]:
     """Its host:port."""
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield f"127.0.0.1:{server.server_port}"
         server.shutdown()

@@ -101,6 +101,7 @@ class SandboxNode:
     served: ServedCampaigns
     """For campaigns whose nodes ask the engines themselves."""
     functions: FunctionLives
+    environments: Environments
 
 
 def make_node(
@@ -125,7 +126,7 @@ def make_node(
     }
     backends = backends.with_backends(pools)
     cache = FactCache(db)
-    environments = Environments(backends)
+    environments = Environments(backends, settings.home / "environments" / node)
     held = HeldSandboxes(db, cache, node, environments)
     admission = Admission(node, capacity, lambda: len(held), settings)
     sandboxes = SandboxActivities(db, cache, node, held, admission)
@@ -190,6 +191,7 @@ def make_node(
         ),
         served,
         functions,
+        environments,
     )
 
 
@@ -223,6 +225,7 @@ async def _run(
         left |= set(await between_sandboxes(db, MAX_TAKEN_OVER))
         adopted = await node.held.adopt()
         await node.functions.clear_left()
+        await node.environments.services.clear_left()
         retried = await end_attempts(
             link.client,
             f"node {name}",
@@ -248,6 +251,7 @@ async def _run(
             await node.readiness.close()
             await node.served.close()
             await _leave(node, db, leave_sandboxes or lock.is_awaited())
+            await node.environments.services.close()
 
 
 async def _leave(node: SandboxNode, db: Database, leave_sandboxes: bool) -> None:

@@ -18,6 +18,8 @@ from mainspring.words.figures import duration, number
 
 SHOWN_TESTS = 10
 """Names of failed tests that are shown; --json has all."""
+_REPOSITORY = "swe"
+"""Kind of the tasks that have a patch and tests (`mainspring.tasks.swe_task`, which is heavy)."""
 GAP = 2
 """Between two columns."""
 TASK_WIDTH = 24
@@ -183,7 +185,8 @@ def print_one(seen: Any, *, only_turn: int | None) -> None:
                 _say_turn(console, say, turn, whole=only_turn is not None)
         if only_turn is not None:
             return
-        console.rule("patch", align="left")
+        is_own = getattr(seen.task, "kind", _REPOSITORY) != _REPOSITORY
+        console.rule("result" if is_own else "patch", align="left")
         say(seen.patch[:PATCH_CHARS] if seen.patch else "(empty)")
         if len(seen.patch or "") > PATCH_CHARS:
             say(
@@ -192,7 +195,7 @@ def print_one(seen: Any, *, only_turn: int | None) -> None:
                 "dim",
             )
         if seen.grade_output:
-            console.rule("test output", align="left")
+            console.rule("grading" if is_own else "test output", align="left")
             say(seen.grade_output, "dim")
 
 
@@ -205,8 +208,12 @@ def _say_head(say: Any, seen: Any) -> None:
     say(f"task       {record.task} ({seen.split}, {origin})")
     if record.phase is RolloutPhase.DONE:
         verdict = VERDICTS.get(record.verdict, "not scored")
+        if record.verdict is Verdict.NOT_RESOLVED and seen.report and seen.report.score is not None:
+            verdict = f"not resolved: it scored {seen.report.score:g}"  # no test told so
         say(f"result     {verdict}; reward {number(record.reward)}")
         ended = ENDS.get(record.stop_reason, "-")
+        if any(ran.is_over for turn in seen.turns for ran in turn.commands):
+            ended = "its environment"
         # A program's calls are not its turns: some are of branches that it gave up.
         counted = f"{record.num_turns} {'turns' if seen.program is None else 'calls'}"
         say(f"ended by   {ended}, after {counted}, {duration(record.spent_s)}")
@@ -231,7 +238,10 @@ def _say_head(say: Any, seen: Any) -> None:
         say(f"  {name:24} {number(value)}", "dim")
     for judgement in seen.judgements:
         say(_judgement(judgement), "dim")
-    for line in _grade_lines(seen.report.model_dump(mode="json") if seen.report else {}):
+    report = seen.report.model_dump(mode="json") if seen.report else {}
+    if "score" in (record.reward_parts or {}):
+        report.pop("score", None)
+    for line in _grade_lines(report):
         say(line, "dim")
 
 
@@ -317,7 +327,8 @@ def _say_reply(console: Any, say: Any, turn: Any, *, whole: bool) -> None:
         if len(turn.commands) > 1:
             say(f"$ {ran.command}")
         code = "killed at its timeout" if ran.timed_out else f"exit {ran.returncode}"
-        say(f"[{code}, {duration(ran.wall_s)}]", "dim" if ran.returncode == 0 else "red")
+        reward = "" if ran.reward is None else f", reward {ran.reward:g}"
+        say(f"[{code}, {duration(ran.wall_s)}{reward}]", "dim" if ran.returncode == 0 else "red")
         say(ran.output.rstrip("\n"), "dim")
         if ran.truncated:
             say("[the output was longer than what is kept]", "dim")

@@ -18,8 +18,9 @@ def import_(
         str,
         typer.Argument(
             help="A .jsonl, .json or .parquet file, a SWE-bench task repository, a Harbor task "
-            "or a folder of them, a data set of the Hugging Face hub, or a task source of your "
-            'own as "package.module:Class".'
+            "or a folder of them, a data set of the Hugging Face hub, a campaign file that names "
+            "services as environments, or a task source of your own as "
+            '"package.module:Class".'
         ),
     ],
     name: Annotated[
@@ -63,7 +64,7 @@ def import_(
     home: Home = None,
     as_json: Json = False,
 ) -> None:
-    """Import tasks from a file, a folder or a Hugging Face data set. Safe to repeat.
+    """Import tasks from a file, a folder, a service or a Hugging Face data set. Safe to repeat.
 
     Invalid rows are reported and skipped; valid rows are imported.
     """

@@ -3,13 +3,17 @@
 Invariant: what cannot be made is refused by name, and no other environment takes its place.
 """
 
+from pathlib import Path
 from typing import Any, Protocol
 
 from infra.environments.function import FunctionEnvironment
+from infra.environments.gym.environment import GymEnvironment
+from infra.environments.gym.services import GymServices
 from infra.environments.own import OwnEnvironment, OwnWorld
 from infra.environments.swe import SweEnvironment, SweWorld
 from infra.sandbox.backends import Backends
 from infra.sandbox.protocol import SandboxBackend
+from mainspring.config.agents.environments import EnvironmentConfig
 from mainspring.config.run import RunConfig
 from mainspring.environments.choice import (
     ENVIRONMENTS,
@@ -35,8 +39,10 @@ class Hosted(Environment, Protocol):
 
 
 class Environments:
-    def __init__(self, backends: Backends) -> None:
+    def __init__(self, backends: Backends, folder: Path | None = None) -> None:
+        """`folder`: of this node alone, for the logs of services that it starts."""
         self.backends = backends
+        self.services = GymServices(folder)
         self.swe = SweEnvironment(backends)
         self._environments: dict[tuple[str, bool], Hosted] = {(OF_KINDS[SWE], False): self.swe}
         """By name, and whether a function is the world."""
@@ -44,6 +50,10 @@ class Environments:
     def of(self, config: RunConfig, task: AnyTask) -> Hosted:
         """Raises ConfigError."""
         name = environment_of(config, task.kind)
+        if isinstance(name, EnvironmentConfig):
+            # Holds nothing: what it asks is the node's, by campaign and name.
+            of_service = GymEnvironment(task.kind, name, self.services)
+            return OwnEnvironment(task.kind, of_service, ends_steps=True)
         key = name, is_world(config, task.kind)
         if key not in self._environments:
             check_environments(config)

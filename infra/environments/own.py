@@ -8,6 +8,7 @@ worlds end with the process: the next one opens others.
 
 import asyncio
 import dataclasses
+import math
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -39,7 +40,9 @@ _WORLD = ("step", "finish", "close")
 class OwnWorld:
     backend = IN_PROCESS
 
-    def __init__(self, name: str, world: Any, output_bytes: int) -> None:
+    def __init__(self, name: str, world: Any, output_bytes: int, *, ends_steps: bool) -> None:
+        """`ends_steps`: the world itself ends a step that takes too long."""
+        self._ends_steps = ends_steps
         self._name = name
         self._world = world
         self._output_bytes = output_bytes
@@ -94,11 +97,13 @@ class OwnWorld:
     async def _step(self, step_id: str, command: str, timeout_s: float) -> CommandResult:
         started = time.monotonic()
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(None if self._ends_steps else timeout_s):
                 step = partial(self._world.step, step_id, command, timeout_s)
                 result = await _answer(self._name, "step", step, CommandResult)
         except TimeoutError:
             result = CommandResult(-1, b"", timed_out=True)
+        if result.reward is not None and not _is_finite(result.reward):
+            raise _broken(self._name, f"step gave the reward {result.reward!r}, expected a number")
         output = result.output[: self._output_bytes]
         return dataclasses.replace(
             result,
@@ -111,9 +116,10 @@ class OwnWorld:
 class OwnEnvironment:
     """Implements `Environment` around a class of one's own."""
 
-    def __init__(self, name: str, environment: Any) -> None:
+    def __init__(self, name: str, environment: Any, *, ends_steps: bool = False) -> None:
         self._name = name
         self._environment = environment
+        self._ends_steps = ends_steps
 
     async def open(self, task: AnyTask, place: Place) -> OwnWorld:
         await place.lease(IN_PROCESS)
@@ -122,7 +128,8 @@ class OwnEnvironment:
         missing = [name for name in _WORLD if not callable(getattr(world, name, None))]
         if missing:
             raise _broken(self._name, f"open gave a world without {', '.join(missing)}")
-        return OwnWorld(self._name, world, place.config.sandbox.output_bytes)
+        output_bytes = place.config.sandbox.output_bytes
+        return OwnWorld(self._name, world, output_bytes, ends_steps=self._ends_steps)
 
     async def attach(self, task: AnyTask, place: Place, backend: SandboxBackend) -> OwnWorld:
         raise WorldLost(f"world {place.world} ended with the process that held it")
@@ -146,6 +153,11 @@ async def _answer(
             name, f"{method} gave a {type(answer).__name__}, expected {expected.__name__}"
         )
     return answer
+
+
+def _is_finite(reward: Any) -> bool:
+    is_number = isinstance(reward, int | float) and not isinstance(reward, bool)
+    return is_number and math.isfinite(reward)
 
 
 def _broken(name: str, problem: str) -> EnvironmentBroken:

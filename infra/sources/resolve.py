@@ -3,13 +3,14 @@
 import re
 from pathlib import Path
 
-from infra.sources import files, harbor, swebench_repo
+from infra.sources import files, harbor, service_tasks, swebench_repo
 from infra.sources.files import FileSource
 from infra.sources.harbor import HarborSource
 from infra.sources.hub import HubSource
 from infra.sources.image_rules import check_template
 from infra.sources.own import OwnSource
 from infra.sources.protocol import ImportOptions, TaskSource
+from infra.sources.service_tasks import ServiceSource
 from infra.sources.swebench_repo import SwebenchRepoSource
 from mainspring.config.registry import is_path
 from mainspring.errors import UsageError
@@ -19,7 +20,8 @@ _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
 
 def open_source(name: str, options: ImportOptions) -> TaskSource:
-    """A file, a folder, a class of one's own, or a data set on the hub. Raises UsageError."""
+    """A file, a folder, the services of a campaign file, a class of one's own, or a data set on the
+    hub. Raises UsageError."""
     if options.image_template is not None:
         check_template(options.image_template)
     AllowList.parse(options.allow_hosts)
@@ -34,6 +36,8 @@ def open_source(name: str, options: ImportOptions) -> TaskSource:
             remedy=f"expected {swebench_repo.CONFIG} (a SWE-bench task repository), or "
             f"{harbor.TASK_FILE} in it or in the folders below it (Harbor tasks)",
         )
+    if path.suffix == service_tasks.SUFFIX and path.is_file():
+        return ServiceSource(path, options)
     if path.suffix in files.SUFFIXES or path.exists():
         if not path.is_file():
             raise UsageError(f"there is no file {name}", remedy="check the path")

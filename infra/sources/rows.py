@@ -11,6 +11,7 @@ from enum import StrEnum
 from infra.sources.fields import Row, build_task, from_json, names, patch, text, text_or
 from infra.sources.image_rules import image_for
 from infra.sources.kinds import foreign, r2e, swe_rebench, swe_smith
+from infra.sources.kinds.log_parsers import check_parser
 from infra.sources.kinds.specs import (
     END,
     START,
@@ -20,7 +21,6 @@ from infra.sources.kinds.specs import (
     spec_for,
     with_exit_code,
 )
-from infra.sources.log_parsers import check_parser
 from infra.sources.protocol import ImportOptions, Place, RowError, RowProblem, SourceRow
 from infra.sources.wrapped import unwrapped
 from mainspring.tasks.any_task import AnyTask

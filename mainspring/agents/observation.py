@@ -37,6 +37,21 @@ This is your last turn: submit now.
 {%- endif -%}
 """
 
+ACTED = """\
+{% if timed_out -%}
+The action did not end within {{ timeout_s }} s.
+{%- elif num_elided -%}
+{{ head }}
+[{{ num_elided }} characters are left out]
+{{ tail.rstrip("\n") }}
+{%- elif output -%}
+{{ output.rstrip("\n") }}
+{%- else -%}
+(nothing)
+{%- endif -%}
+"""
+"""After a step that has a reward: an environment's own words, and nothing of a shell."""
+
 _NOT_ONE = """\
 Your reply had {{ num_found }} bash blocks; it must have exactly one, so nothing was run.
 Write a THOUGHT, then one block with one command:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Self
 
 from mainspring.agents.observation import (
+    ACTED,
     FORMAT_ERROR,
     OBSERVATION,
     render_format_error,
@@ -33,7 +34,8 @@ class Prompts:
 
     system: str
     task: str
-    observation: str = OBSERVATION
+    observation: str | None = None
+    """None: as the command is, of a shell or a step with a reward."""
     format_error: str = FORMAT_ERROR
 
     def changed_by(self, config: PromptsConfig) -> Self:
@@ -57,6 +59,7 @@ class Prompts:
 
     def observed(self, execution: Execution, config: AgentConfig, *, turns_left: int | None) -> str:
         """The message after a command; `turns_left` None leaves the reminder out."""
+        of_shell = execution.reward is None
         return render_observation(
             execution.returncode,
             execution.output,
@@ -64,7 +67,7 @@ class Prompts:
             timeout_s=config.command_timeout_s,
             limit_chars=config.observation_chars,
             turns_left=turns_left,
-            template=self.observation,
+            template=self.observation or (OBSERVATION if of_shell else ACTED),
         )
 
     def refused(self, num_found: int, *, cut_off: bool, reason: str = "") -> str:

@@ -14,11 +14,13 @@ from mainspring.agents.prompts import Prompts
 from mainspring.agents.protocol import Command, FormatError, Message
 from mainspring.agents.record import Record
 from mainspring.agents.tools.choice import tools_of
-from mainspring.agents.tools.protocol import Misused, command_of, only_text
+from mainspring.agents.tools.protocol import Misused, Tool, command_of, only_text
 from mainspring.config.agents.agent import AgentConfig
+from mainspring.errors import ConfigError
 from mainspring.programs.parsing.reasoning import split_reasoning
 from mainspring.programs.reply import Reply
 from mainspring.programs.request import ChatMessage, ModelRequest, Role, ToolCall
+from mainspring.tasks.swe_task import SweTask
 from mainspring.tasks.task import Task
 from mainspring.trajectories.turns import Call, Execution
 
@@ -48,6 +50,25 @@ Please fix this issue in the repository at {{ workdir }}:
 Change the sources so that the issue is fixed in general. Hidden tests will judge the result. When \
 you are done, take the action submit: nothing can be changed after it."""
 
+ACT_SYSTEM = """\
+You act in an environment, one action at a time. Every reply is one step, in this form:
+
+{{ tags.thought }} what you see, what you do next and why
+{% if tags.summary -%}
+{{ tags.summary }} what you will need later: of your earlier steps you are shown this alone
+{% endif -%}
+{% if tags.action_input -%}
+{{ tags.action }} the name of one action
+{{ tags.action_input }} what it takes
+
+The actions:
+{%- for tool in tools %}
+- {{ tool.name }}: {{ tool.description }} It takes {{ tool.takes }}.
+{%- endfor %}
+{%- else -%}
+{{ tags.action }} the action, as the environment takes it
+{%- endif %}"""
+
 REFUSED = """\
 {% if cut_off %}\
 Your reply reached the longest length allowed before its step was complete, so nothing was run. Be \
@@ -61,12 +82,16 @@ Your reply had {{ num_found }} actions; it must have exactly one, so nothing was
 
 class ReactAgent(ConversationAgent):
     texts = Prompts(SYSTEM, TASK, format_error=REFUSED)
+    texts_elsewhere = Prompts(ACT_SYSTEM, "{{ issue }}", format_error=REFUSED)
+    """For tasks without a repository."""
 
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
         self._tags = config.react
         self._prompts = self.texts.changed_by(config.prompts)
+        self._elsewhere = self.texts_elsewhere.changed_by(config.prompts)
         self._tools = tools_of(config.tools)
+        self._only = self._only_tool()
         self.appends = config.react.memory is None
         # The longest first: one tag may begin with another.
         tags = sorted(filter(None, self._tags.tags.values()), key=len, reverse=True)
@@ -74,7 +99,22 @@ class ReactAgent(ConversationAgent):
 
     def opening(self, task: Task) -> tuple[Message, Message]:
         specs = [tool.spec for tool in self._tools.values()]
-        return self._prompts.opening(task, self._config, specs, self._tags.tags)
+        prompts = self._prompts if isinstance(task, SweTask) else self._elsewhere
+        return prompts.opening(task, self._config, specs, self._tags.tags)
+
+    def _only_tool(self) -> Tool | None:
+        """Tool whose input stands under the action's tag, where there is no tag of the input.
+        Raises ConfigError."""
+        if self._tags.action_input:
+            return None
+        tool = next(iter(self._tools.values()))
+        if len(self._tools) == 1 and only_text(tool.spec):
+            return tool
+        raise ConfigError(
+            'agent.react.action_input = "" puts the whole input under the action\'s tag, and '
+            f"agent.tools names {', '.join(self._tools)}",
+            remedy='name one tool that takes one text, as in agent.tools = ["act"]',
+        )
 
     def request(self, task: Task, record: Record) -> ModelRequest:
         memory = self._tags.memory
@@ -100,6 +140,8 @@ class ReactAgent(ConversationAgent):
             return FormatError(len(actions))
         given = [text for tag, text in fields if tag == self._tags.action_input]
         name = actions[0]
+        if self._only is not None:
+            name, given = self._only.spec.name, actions
         if name not in self._tools:
             return FormatError(1, f"there is no action {name!r}: they are {', '.join(self._tools)}")
         tool = self._tools[name]

@@ -16,6 +16,7 @@ from mainspring.agents.tools.protocol import Misused, command_of
 from mainspring.config.agents.agent import AgentConfig
 from mainspring.programs.reply import Reply
 from mainspring.programs.request import ToolCall
+from mainspring.tasks.swe_task import SweTask
 from mainspring.tasks.task import Task
 from mainspring.trajectories.turns import Call, Execution
 
@@ -37,6 +38,9 @@ do not count.
 Find and read the code concerned, reproduce the fault, change the sources, check the change, then \
 call submit. Nothing can be changed after that."""
 
+ACT_SYSTEM = """\
+You act in an environment through tools. In each reply, think briefly, then call a tool."""
+
 REFUSED = """\
 {% if cut_off %}\
 Your reply reached the longest length allowed before its call was complete, so nothing was run. Be \
@@ -52,15 +56,19 @@ _OPENINGS = ("<tool_call>", "<function=", "<|python_tag|>")
 
 class ToolsAgent(ConversationAgent):
     texts = Prompts(SYSTEM, TASK, format_error=REFUSED)
+    texts_elsewhere = Prompts(ACT_SYSTEM, "{{ issue }}", format_error=REFUSED)
+    """For tasks without a repository."""
 
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
         self._prompts = self.texts.changed_by(config.prompts)
+        self._elsewhere = self.texts_elsewhere.changed_by(config.prompts)
         self._tools = tools_of(config.tools)
         self.tools = tuple(tool.spec for tool in self._tools.values())
 
     def opening(self, task: Task) -> tuple[Message, Message]:
-        return self._prompts.opening(task, self._config, self.tools)
+        prompts = self._prompts if isinstance(task, SweTask) else self._elsewhere
+        return prompts.opening(task, self._config, self.tools)
 
     def parse(self, reply: Reply) -> tuple[Command, ...] | FormatError:
         if not reply.tool_calls:

@@ -47,7 +47,8 @@ class RewardPart(Section):
 class RewardConfig(Section):
     parts: tuple[RewardPart, ...] = Field(default=(RewardPart(name="outcome"),), min_length=1)
     """Parts of a rollout's reward; each part's value is stored with the rollout. Unset where a
-    function plays (`agent.kind = "function"`): "score"."""
+    function plays (`agent.kind = "function"`), or a service scores ([environments.NAME]):
+    "score"."""
     timeout_s: Annotated[float, Within(le=YEAR_S)] = Field(default=10.0, gt=0)
     """Seconds that functions of your own may take for one rollout, without the time that judges
     which they ask take."""

@@ -7,9 +7,17 @@ Invariants: unknown keys are refused; every bound stands on its field. The check
 import re
 from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from mainspring.config.agents.agent import AGENT_LIMITS, AgentConfig
+from mainspring.config.agents.environments import EnvironmentConfig
 from mainspring.config.agents.judges import NAME, JudgeConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.reward import SCORE, RewardConfig
@@ -20,6 +28,17 @@ from mainspring.config.tasks import TasksConfig
 from mainspring.errors import UsageError
 from mainspring.ids import campaign_id
 from mainspring.programs.functions import FUNCTION
+
+
+def _form_of(given: Any) -> str:
+    return "<path>" if isinstance(given, str) else "<section>"
+
+
+NamedEnvironment = Annotated[
+    Annotated[str, Tag("<path>")] | Annotated[EnvironmentConfig, Tag("<section>")],
+    Discriminator(_form_of),
+]
+"""A class's path, or a service's section."""
 
 
 class NamedConfig(Section):
@@ -48,10 +67,10 @@ class RunConfig(NamedConfig):
     rollout: RolloutConfig = RolloutConfig()
     policy: PolicyConfig = PolicyConfig()
     sandbox: SandboxConfig = SandboxConfig()
-    environments: dict[str, str] = Field(default_factory=dict)
-    """Environments of your own, as "package.module:Class" by kind of task. Tasks of the kind "swe"
-    need none: they have a sandbox, a patch and hidden tests. Nor do tasks that a function plays and
-    scores."""
+    environments: dict[str, NamedEnvironment] = Field(default_factory=dict)
+    """Environments by kind of task: a class of your own as "package.module:Class", or a service
+    over HTTP as a section [environments.NAME]. Tasks of the kind "swe" need none: they have a
+    sandbox, a patch and hidden tests. Nor do tasks that a function plays and scores."""
     judges: dict[str, JudgeConfig] = Field(default_factory=dict)
     """Models that score turns or rollouts, by name; a part of the reward uses each."""
     reward: RewardConfig = RewardConfig()
@@ -59,12 +78,16 @@ class RunConfig(NamedConfig):
     @model_validator(mode="before")
     @classmethod
     def _functions_give_scores(cls, raw: Any) -> Any:
-        """Make what a function returned its rollout's reward, unless the file names others."""
+        """Make what a function returned, or a service told, its rollout's reward, unless the file
+        names others. A task with a repository scores 1 when it is resolved, as ever."""
         if not isinstance(raw, dict):
             return raw
         agent, reward = raw.get("agent"), raw.get("reward", {})
         kind = agent.get("kind") if isinstance(agent, dict) else getattr(agent, "kind", None)
-        if kind != FUNCTION or not isinstance(reward, dict) or "parts" in reward:
+        environments = raw.get("environments")
+        named = environments.values() if isinstance(environments, dict) else ()
+        gives_score = kind == FUNCTION or any(not isinstance(each, str) for each in named)
+        if not gives_score or not isinstance(reward, dict) or "parts" in reward:
             return raw
         return {**raw, "reward": {**reward, "parts": [{"name": SCORE}]}}
 

@@ -7,11 +7,13 @@ names code. Pure. Imported by nodes, which make environments, and by commands, w
 from collections.abc import Callable
 from typing import Any
 
+from mainspring.config.agents.environments import EnvironmentConfig
 from mainspring.config.registry import Registry
 from mainspring.config.run import RunConfig
 from mainspring.environments.protocol import Environment
 from mainspring.errors import ConfigError
 from mainspring.programs.functions import FUNCTION
+from mainspring.programs.profiles.choice import is_program
 from mainspring.tasks.swe_task import SWE
 
 OF_KINDS = {SWE: "infra.environments.swe:SweEnvironment"}
@@ -33,20 +35,37 @@ def is_world(config: RunConfig, kind: str) -> bool:
     return config.agent.kind == FUNCTION and kind != SWE
 
 
-def environment_of(config: RunConfig, kind: str) -> str:
-    """The path of its class. Raises ConfigError when the kind has none."""
-    paths = OF_KINDS | config.environments
-    if kind in paths:
-        return paths[kind]
+def environment_of(config: RunConfig, kind: str) -> str | EnvironmentConfig:
+    """The path of its class, or the section of its service. Raises ConfigError when the kind has
+    none."""
+    named = {**OF_KINDS, **config.environments}
+    if kind in named:
+        return named[kind]
     if is_world(config, kind):
         return OF_FUNCTIONS
     raise ConfigError(
-        f"no environment is named for tasks of the kind {kind!r}; there are: {', '.join(paths)}",
-        remedy=f'add to the campaign file: [environments] {kind} = "package.module:Class"',
+        f"no environment is named for tasks of the kind {kind!r}; there are: {', '.join(named)}",
+        remedy=f'add to the campaign file: [environments] {kind} = "package.module:Class", or a '
+        f"section [environments.{kind}] of a service",
     )
 
 
 def check_environments(config: RunConfig) -> None:
-    """Raises ConfigError when a class of [environments] cannot be imported or lacks a method."""
-    for kind, path in config.environments.items():
-        (JUDGES if is_world(config, kind) else ENVIRONMENTS).check(path)
+    """Raises ConfigError when a class of [environments] cannot be imported or lacks a method, and
+    for a service that nothing here can play."""
+    for kind, named in config.environments.items():
+        if not isinstance(named, EnvironmentConfig):
+            (JUDGES if is_world(config, kind) else ENVIRONMENTS).check(named)
+        elif kind == SWE:
+            raise ConfigError(
+                f"[environments.{kind}]: tasks of the kind {SWE!r} need a sandbox, which a service "
+                "is not",
+                remedy="give the section the kind of your tasks as its name",
+            )
+        elif is_program(config.agent):
+            raise ConfigError(
+                f"[environments.{kind}]: agent.kind = {config.agent.kind!r} is a program, which "
+                "takes no steps in a service",
+                remedy='choose an agent that does: "react", "tools", "single", or one of your own; '
+                "a function may also ask the service itself, without this section",
+            )

@@ -3,13 +3,14 @@
 - A rollout has one world at a time. The workflow drives it: `open`, one `step` for each command of
   the agent, `finish`; then `grade`.
 - A world lives on one sandbox node. When it is lost, another one is opened and all recorded steps
-  are taken again: each must end and print as it did the first time. So a world depends on its task
-  and its steps alone; what must be random is seeded by the rollout's id.
+  are taken again: each must end, print and reward as it did the first time. So a world depends on
+  its task and its steps alone; what must be random is seeded by the rollout's id.
 - What `finish` gives is stored before the world is closed. `grade` sees that and the task, on any
   node, perhaps twice.
 - A step's command is the policy's text, and hostile: it is never evaluated in the node's process.
 
-Implemented by `infra.environments.swe` and by environments of your own (docs/extending.md).
+Implemented by `infra.environments.swe`, by services over HTTP (`infra.environments.gym`) and by
+environments of your own (docs/extending.md).
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -48,6 +49,10 @@ class CommandResult:
     """A part of the output is left out."""
     timed_out: bool = False
     wall_s: float = 0.0
+    reward: float | None = None
+    """Reward of this step alone, where its environment gives one."""
+    is_over: bool = False
+    """The world has ended with this step: no further one is taken, and what it left is graded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,11 @@ RULES: Mapping[FaultKind, Rule] = {
         seconds=OUTAGE_S,
         benign=True,
     ),
+    FaultKind.ENVIRONMENT_UNREACHABLE: Rule(
+        Fate.RETRY,
+        "start the service of the section [environments], or correct its url",
+        seconds=OUTAGE_S,
+    ),
     FaultKind.TRAINER_LOST: Rule(
         Fate.RETRY, f"look at the trainer's log, {_AGAIN}", attempts=5, seconds=1800.0
     ),

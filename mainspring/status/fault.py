@@ -32,6 +32,8 @@ class FaultKind(StrEnum):
     402, 403, 404, a redirect)."""
     JUDGE_FAILING = "JudgeFailing"
     """A judge does not answer, is busy or returns an error: it is asked again."""
+    ENVIRONMENT_UNREACHABLE = "EnvironmentUnreachable"
+    """The service of an environment does not answer."""
     TRAINER_LOST = "TrainerLost"
     """A process of the trainer died or stopped answering; it is started again."""
     OUT_OF_MEMORY = "OutOfMemory"

@@ -181,6 +181,10 @@ class Execution:
     """More was written than the cap keeps."""
     timed_out: bool
     wall_s: float
+    reward: float | None = None
+    """Reward of this command alone; None: its environment gives none."""
+    is_over: bool = False
+    """Its world ended with it."""
 
 
 def by_call(executions: Iterable[Execution]) -> defaultdict[int, list[Execution]]:

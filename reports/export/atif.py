@@ -105,6 +105,7 @@ def _step(trajectory: Trajectory, reply: Call) -> dict[str, Any]:
                     "timed_out": execution.timed_out,
                     "output_truncated": execution.truncated,
                     "seconds": execution.wall_s,
+                    **({} if execution.reward is None else {"reward": execution.reward}),
                 }
                 for execution in ran
             ]

@@ -59,6 +59,7 @@ def _step(trajectory: Trajectory, reply: Call) -> dict[str, Any]:
                 "output_truncated": ran.truncated,
                 "timed_out": ran.timed_out,
                 "command_s": ran.wall_s,
+                **({} if ran.reward is None else {"reward": ran.reward}),
             }
             for ran in trajectory.ran(reply)
         ],

@@ -1,6 +1,7 @@
 """`rollout show` in plain text: who wrote what, how a program ended, nothing cut inside a word."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from cli.rollout.rollout_screen import print_list, print_one
 from mainspring.status import Player, RolloutPhase, StopReason, Verdict
+from mainspring.tasks.criterion import GradeReport
 from reports.one_rollout import CommandView, TurnView
 from reports.program_view import LifeView, ProgramView
 from tests.cli.test_terminal_text import HOSTILE, SHOWN
@@ -27,7 +29,7 @@ def turn(number: int, told: str, reply: str) -> TurnView:
         reply_s=1.0,
         finish_reason="stop",
         not_run=None,
-        commands=[CommandView("ls", 0, HOSTILE, False, False, 0.1)],
+        commands=[CommandView("ls", 0, HOSTILE, False, False, 0.1, None, False)],
         branch="main",
         told=told,
     )
@@ -145,3 +147,20 @@ def test_a_list_shows_what_it_is_sorted_by(
     print_list("c", [row], 1, 10, with_time=with_time)
     printed = capsys.readouterr().out
     assert ("10 s" in printed) == with_time and ("time" in printed.splitlines()[1]) == with_time
+
+
+def test_a_game_is_told_in_its_own_words(capsys: pytest.CaptureFixture[str]) -> None:
+    seen = rollout()
+    seen.record.reward_parts = {"score": 0.5}
+    seen.record.reward, seen.record.stop_reason = 0.5, StopReason.SUBMITTED
+    seen.report = GradeReport(judge="agentgym", score=0.5)
+    seen.task.kind = "rooms"
+    seen.program = None
+    ran = CommandView("go left", 0, "A door.", False, False, 0.1, 0.5, True)
+    seen.turns[-1] = replace(seen.turns[-1], commands=[ran])
+    lines = shown(capsys, seen).splitlines()
+    assert "result     not resolved: it scored 0.5; reward 0.50" in lines
+    assert "ended by   its environment, after 2 turns, 10 s" in lines
+    assert any(line.endswith(", reward 0.5]") for line in lines)
+    assert len([line for line in lines if line.split()[:1] == ["score"]]) == 1
+    assert not [line for line in lines if line.startswith("test output")]

@@ -359,6 +359,9 @@ async def cluster_of(
                 await asyncio.gather(*running)
                 await judges.close()
                 await asyncio.gather(*(each.held.release_all() for each in nodes.values()))
+                await asyncio.gather(
+                    *(each.environments.services.close() for each in nodes.values())
+                )
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import httpx
 import psutil
+import service_rollouts
 from function_rollouts import config_of, function, game_task, processes_of
 from harbor_rollouts import (
     BLOCKS,
@@ -178,6 +179,18 @@ class Agent(Player):
     asks_from = ""
 
 
+class Acting(Agent):
+    """An agent in the example's service, which the node starts."""
+
+    async def make(self, cluster: ProgramCluster) -> tuple[CampaignId, GroupId, list[RolloutId]]:
+        return await service_rollouts.make(cluster.workers)
+
+    async def kill(self, cluster: ProgramCluster, play: Play) -> None:
+        """Kill the service."""
+        [service] = service_rollouts.processes_of(play.campaign)
+        service.kill()
+
+
 class Shortening(Agent):
     """Its requests leave out turns, so a prompt does not tell how many there were."""
 
@@ -225,6 +238,7 @@ TOOLS = Agent(
     ),
 )
 """It calls tools, also several at once."""
+SERVICE = Acting("service", replies=tuple(map(service_rollouts.says, service_rollouts.WINS)))
 LONG = "seq 1 300 # step"
 SHORTENING = Shortening(
     "shortening",

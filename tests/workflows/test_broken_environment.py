@@ -73,7 +73,12 @@ async def _is_lost(command: str) -> CommandResult:
     raise WorldLost("the game's server has ended")
 
 
+async def _gives_nan(command: str) -> CommandResult:
+    return CommandResult(0, b"higher", reward=float("nan"))
+
+
 Raises = _environment(_raises)
+GivesNan = _environment(_gives_nan)
 GivesText = _environment(_gives_text)
 TimesOutByItself = _environment(_times_out_by_itself)
 GivesLongText = _environment(_gives_long_text)
@@ -104,6 +109,7 @@ class NoWorld(Raises):
     [
         ("Raises", "step raised KeyError: 'secret'"),
         ("GivesText", "step gave a str, expected CommandResult"),
+        ("GivesNan", "step gave the reward nan, expected a number"),
         ("TimesOutByItself", "step raised TimeoutError: its own"),
         ("GivesLongText", "finish gave a bytes, expected Finished"),
         ("NoWorld", "open gave a world without step, finish, close"),

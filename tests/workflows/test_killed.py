@@ -17,6 +17,7 @@ from players import (
     LEAVING,
     PROGRAM,
     REMOTE,
+    SERVICE,
     SHORTENING,
     SUMMARISING,
     TOOLS,
@@ -45,9 +46,10 @@ KILLED: dict[str, tuple[Player, ...]] = {
     "sandbox": (*IN_SANDBOX, *AGENTS),
     "gateway": (PROGRAM, *BESIDE_NODE, IMPATIENT),
     "edge": (REMOTE,),
-    "node": (PROGRAM, *BESIDE_NODE, CLIENTS[2], REMOTE, *AGENTS),
+    "service": (SERVICE,),
+    "node": (PROGRAM, *BESIDE_NODE, CLIENTS[2], REMOTE, *AGENTS, SERVICE),
     "node_with_a_reply": (PROGRAM,),
-    "rollout_worker": (PROGRAM, *BESIDE_NODE, REMOTE, *AGENTS),
+    "rollout_worker": (PROGRAM, *BESIDE_NODE, REMOTE, *AGENTS, SERVICE),
 }
 """Victims, and those under whom each is killed. The others have no such victim."""
 PAIRS = [
@@ -119,7 +121,9 @@ async def check_lives(
     if not player.asks_from:
         row, asked = await cluster.workers.row(play.rollout), cluster.engine.asked
         assert len(asked) == len(set(asked)) == num_calls and row.epoch == 0
-        assert ("restore" in row.phase_s) == (victim == "sandbox")
+        # A service's worlds end with its node; sandboxes outlive theirs.
+        lost = ("service", "node") if player is SERVICE else ("sandbox",)
+        assert ("restore" in row.phase_s) == (victim in lost)
         return
     loses_life = victim in NEXT_LIFE or (victim == "node" and player.asks_from == "node")
     program = await check_answered_once(

@@ -94,6 +94,11 @@ async def kill_process(cluster: ProgramCluster, player: Player, play: Play) -> N
         await until_told_again(play)
 
 
+async def kill_service(cluster: ProgramCluster, player: Player, play: Play) -> None:
+    """The rollout finds out with its next action."""
+    await player.kill(cluster, play)
+
+
 async def kill_client(cluster: ProgramCluster, player: Player, play: Play) -> None:
     """All that the sandbox's turn runs, from outside: Harbor's shell tells of the client's end."""
     running = await processes_in(cluster, sandbox_of(play.rollout, 0))
@@ -268,6 +273,7 @@ async def rollout_worker(place: Place, player: Player) -> AsyncIterator[Scene]:
 SCENES: dict[str, Callable[[Place, Player], Any]] = {
     "process": partial(within, kill_process),
     "client": partial(within, kill_client),
+    "service": partial(within, kill_service),
     "sandbox": partial(within, lose_sandbox),
     "gateway": gateway,
     "edge": partial(gateway, edge_dies=True),

@@ -48,6 +48,7 @@ from mainspring.ids import (
 from mainspring.programs.profiles.choice import check_context, context_warning
 from mainspring.status import PolicyApi, Unverified, Verification
 from mainspring.tasks.sandbox_choice import backend_name
+from mainspring.tasks.swe_task import SWE
 from mainspring.words.figures import clock_told
 
 SPARE_BYTES = 2 << 30
@@ -204,6 +205,8 @@ async def of_the_tasks(config: CampaignConfig, db: Database | None) -> list[Item
         by_task = await verifications.verification_of(db, config.tasks.source, split)
         counts = Counter(by_task.values())
         num_good, num_flaky = counts[Verification.VERIFIED], counts[Verification.FLAKY]
+        # Only SWE tasks have patches that could verify them.
+        others = set(await tasks.ids_of_other_kinds(db, config.tasks.source, split, SWE))
         used = config.tasks.unverified is Unverified.USE
         if used and num_flaky and config.schedule is Schedule.REPRODUCIBLE:
             text = f"{num_flaky} of {sizes[split]} are flaky: one patch got different verdicts"
@@ -211,13 +214,19 @@ async def of_the_tasks(config: CampaignConfig, db: Database | None) -> list[Item
             items.append(Item(what, State.MISSING, text, fix + '"fastest"'))
         elif used:
             items.append(Item(what, State.OK, f"{sizes[split]}, unverified ones are used as well"))
+        elif others:
+            text = f"{len(others)} of {sizes[split]} are of kinds that need no verification"
+            text += f", {num_good} of the others are verified" if len(others) < len(by_task) else ""
+            items.append(Item(what, State.OK, text))
         elif num_good:
             items.append(Item(what, State.OK, f"{num_good} of {sizes[split]} verified"))
         else:
             fix = f"mainspring tasks verify --source {config.tasks.source} --split {split}"
             items.append(Item(what, State.MISSING, f"{sizes[split]}, none of them verified", fix))
         listed_ids = list(by_task)[: config.split_size(split)]
-        good = [id for id in listed_ids if used or by_task[id] is Verification.VERIFIED]
+        good = [
+            id for id in listed_ids if used or id in others or by_task[id] is Verification.VERIFIED
+        ]
         try:
             await check_agents(db, config, good)
         except UsageError as error:

@@ -8,10 +8,14 @@ from collections.abc import Sequence
 from infra.db.database import Database
 from infra.db.tasks import selections, tasks
 from mainspring.agents.asking import check_asking
-from mainspring.agents.choice import AGENTS, agent_for, allowed
+from mainspring.agents.choice import AGENTS, agent_config, agent_for, allowed
+from mainspring.agents.tools.acting import ACT
+from mainspring.agents.tools.choice import OF_A_SHELL
+from mainspring.config.agents.environments import EnvironmentConfig
 from mainspring.config.registry import is_path
 from mainspring.config.run import RunConfig
 from mainspring.environments.choice import environment_of, is_world
+from mainspring.environments.families import form_of, number_of
 from mainspring.errors import UsageError
 from mainspring.ids import TaskId
 from mainspring.programs.profiles.choice import (
@@ -20,6 +24,8 @@ from mainspring.programs.profiles.choice import (
     is_program,
     remote_profile,
 )
+from mainspring.tasks.any_task import AnyTask
+from mainspring.tasks.own_task import OwnTask
 from mainspring.tasks.sandbox_choice import BWRAP
 from mainspring.tasks.swe_task import SWE
 
@@ -43,6 +49,31 @@ async def check_tasks(db: Database, config: RunConfig, used: Sequence[TaskId]) -
             # The agent must know what to ask the policy about such a task.
             example = await tasks.get_task(db, members.example)
             check_asking(agent_for(config, example), example)
+            check_service(config, example)
+
+
+def check_service(config: RunConfig, task: AnyTask) -> None:
+    """Raises UsageError for a task of a service whose row names no number of it, or whose agent
+    would send it commands of a shell."""
+    service = config.environments.get(task.kind)
+    if not isinstance(service, EnvironmentConfig) or not isinstance(task, OwnTask):
+        return
+    try:
+        number_of(task.data, form_of(service))
+    except ValueError as error:
+        raise UsageError(
+            f"run {config.name}: task {task.id} of environment {task.kind}: {error}",
+            remedy="correct its row and import it again, or import the tasks from the service "
+            "(`mainspring tasks import FILE`)",
+        ) from None
+    agent = agent_config(config, task)
+    of_shell = sorted(OF_A_SHELL.intersection(agent.tools))
+    if agent.kind in ("react", "tools") and of_shell:
+        raise UsageError(
+            f"run {config.name}: task {task.id} is played in the service of environment "
+            f"{task.kind}, and agent.tools has {', '.join(of_shell)}, which need a sandbox",
+            remedy=f'set agent.tools = ["{ACT}"], or name tools of your own',
+        )
 
 
 async def check_agents(db: Database, config: RunConfig, used: Sequence[TaskId]) -> None:

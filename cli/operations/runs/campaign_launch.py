@@ -34,6 +34,7 @@ from bundled.generator import Split, make_tasks
 from cli.operations.checks.named_parts import check_named
 from cli.operations.checks.pass_rate_checks import check_pass_rates, refuse_pass_rates
 from cli.operations.checks.sandboxes_here import require_backends, require_bundle
+from cli.operations.checks.services_here import require_services
 from cli.operations.checks.task_checks import check_backend_fits, check_can_be_verified, check_tasks
 from cli.operations.machine.fleet_extensions import pollers
 from infra.db.database import Database
@@ -117,6 +118,7 @@ async def create(db: Database, config: Playing, here: Backends | None = None) ->
     if here is not None:
         require_bundle(config)
         await require_backends(db, config, used, here)
+        await require_services(db, config, used)
     await campaigns.create(db, config, selected)
     return campaign
 

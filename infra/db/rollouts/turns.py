@@ -46,9 +46,14 @@ _EXECUTION = (
     ExecutionRow.truncated,
     ExecutionRow.timed_out,
     ExecutionRow.wall_s,
+    ExecutionRow.reward,
+    ExecutionRow.is_over,
 )
 _KEY = ("rollout_id", "epoch")
-_RESULT = ("returncode", "output", "output_sha256", "truncated", "timed_out", "wall_s")
+_RESULT = (
+    *("returncode", "output", "output_sha256", "truncated", "timed_out", "wall_s"),
+    *("reward", "is_over"),
+)
 
 _PUT_CALL = fenced_insert(
     CallRow,

@@ -276,6 +276,8 @@ class ExecutionRow(Base):
     truncated: Mapped[bool | None]
     timed_out: Mapped[bool | None]
     wall_s: Mapped[float | None]
+    reward: Mapped[float | None]
+    is_over: Mapped[bool] = mapped_column(server_default=text("false"))
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     finished_at: Mapped[datetime | None]
 

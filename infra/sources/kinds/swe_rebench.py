@@ -13,8 +13,8 @@ from typing import Any
 
 from infra.sources.fields import Row, from_json, names, patch, text
 from infra.sources.image_rules import image_for
+from infra.sources.kinds.log_parsers import check_parser
 from infra.sources.kinds.specs import Spec, check_reached, eval_script
-from infra.sources.log_parsers import check_parser
 from infra.sources.protocol import ImportOptions, RowError, RowProblem
 
 CONFIG = "install_config"

@@ -9,6 +9,7 @@ from functools import cache
 
 from jsonschema import Draft202012Validator, SchemaError
 
+from mainspring.agents.tools.acting import ACT, ActTool
 from mainspring.agents.tools.files import EditTool, SearchTool, ViewTool
 from mainspring.agents.tools.protocol import Tool
 from mainspring.agents.tools.shell import BashTool, SubmitTool
@@ -24,10 +25,15 @@ TOOLS: Registry[Callable[[], Tool]] = Registry(
         ("edit", EditTool),
         ("search", SearchTool),
         ("submit", SubmitTool),
+        (ACT, ActTool),
     ),
     takes="",
     methods=("command",),
 )
+
+
+OF_A_SHELL = frozenset(TOOLS) - {ACT}
+"""Those whose commands only a sandbox takes."""
 
 
 def tools_of(names: Sequence[str]) -> dict[str, Tool]:

@@ -1,1 +1,2 @@
-"""Sections of who plays and who judges: agents, their texts and contexts, and judges."""
+"""Sections of who plays, what they act on, and who judges: agents, their texts and contexts,
+environments that are services, and judges."""

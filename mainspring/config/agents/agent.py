@@ -38,8 +38,9 @@ class ReactConfig(Section):
     """Tag of the thought. Tags begin a line."""
     action: str = Field(default="Action:", min_length=1)
     """Tag of the action's name."""
-    action_input: str = Field(default="Action Input:", min_length=1)
-    """Tag of what the action takes: plain text, or a JSON object."""
+    action_input: str = "Action Input:"
+    """Tag of what the action takes: plain text, or a JSON object. "": no such field; the text under
+    the action's tag is the input of the one tool of agent.tools."""
     summary: str = ""
     """Tag of what the policy writes for its later self; "": no such field. It needs `memory`."""
     memory: Annotated[int | None, Within(le=MANY)] = Field(default=None, ge=1)
@@ -95,7 +96,8 @@ class AgentConfig(Section):
         default=("bash", "view", "edit", "search", "submit"), min_length=1
     )
     """Tools of the agents "tools" and "react": "bash", "view", "edit", "search", "submit", or
-    classes of your own as "package.module:Class"."""
+    "act" for environments that take actions as text, or classes of your own as
+    "package.module:Class"."""
     react: ReactConfig = ReactConfig()
     single: SingleAnswer = SingleAnswer.PATCH
     """Content of the one reply of the single agent: "patch", or "text" for tasks of another kind

@@ -52,6 +52,8 @@ def explain(
     given otherwise, as in an option of a command."""
     lines = []
     for mistake in error.errors():
+        # One form of several is told by a tag, which is no part of a file.
+        mistake["loc"] = tuple(part for part in mistake["loc"] if not str(part).startswith("<"))
         path = ".".join(map(str, mistake["loc"]))
         sentence = _said(mistake, model)
         lines.append(f"{named.get(path, path)}: {sentence}" if path else sentence)

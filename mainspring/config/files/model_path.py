@@ -1,7 +1,8 @@
-"""The model directory that a campaign file names: absolute, or relative to the file.
+"""Directories that a campaign file names: absolute, or relative to the file.
 
-Invariant: what is stored is absolute where the directory exists, because workers have a working
-directory of their own; what does not exist stays as it is written, for the checklist to name.
+Invariant: workers have a working directory of their own, so what is stored is absolute: of the
+model where the directory exists (what does not exist stays as it is written, for the checklist to
+name), and of the commands of services always.
 """
 
 import os
@@ -23,3 +24,18 @@ def with_model_path(raw: dict[str, Any], file: Path) -> dict[str, Any]:
     if not (directory / "config.json").is_file():
         return raw
     return raw | {"policy": policy | {"model": os.path.normpath(directory)}}
+
+
+def with_service_folders(raw: dict[str, Any], file: Path) -> dict[str, Any]:
+    """`raw`, read from `file`, with the absolute path of the folder in which each command of an
+    environment starts: the file's own, unless it names one."""
+    environments = raw.get("environments")
+    if not isinstance(environments, dict):
+        return raw
+    placed = dict(environments)
+    for name, table in environments.items():
+        folder = table.get("folder", "") if isinstance(table, dict) else None
+        if isinstance(folder, str) and table.get("command"):
+            absolute = os.path.normpath(file.absolute().parent / folder)
+            placed[name] = table | {"folder": absolute}
+    return raw | {"environments": placed}

@@ -10,17 +10,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
+from mainspring.config.agents.environments import EnvironmentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluations.evaluation import EvaluationConfig, EvaluationFile
 from mainspring.config.evaluations.verification import VerificationConfig
 from mainspring.config.files import errors
-from mainspring.config.files.model_path import with_model_path
+from mainspring.config.files.model_path import with_model_path, with_service_folders
 from mainspring.config.files.presets import expanded
 from mainspring.config.files.prompt_files import with_judges_prompts, with_prompts
 from mainspring.config.files.renamed import renamed
-from mainspring.config.run import NamedConfig
+from mainspring.config.run import NamedConfig, NamedEnvironment
 from mainspring.config.sft import SftConfig, SftFile
 from mainspring.errors import ConfigError
 
@@ -65,10 +66,31 @@ def load_sft(path: Path) -> SftConfig:
 
 
 def read_run_file(path: Path) -> dict[str, Any]:
-    """The table of a file with rollouts, with what its paths name: the model's directory is
-    absolute, and the texts of agents and judges are read. Raises ConfigError."""
-    raw = with_model_path(read_toml(path), path)
+    """The table of a file with rollouts, with what its paths name: the directories of the model and
+    of services are absolute, and the texts of agents and judges are read. Raises ConfigError."""
+    raw = with_service_folders(with_model_path(read_toml(path), path), path)
     return with_judges_prompts(with_prompts(raw, path, read_toml), path)
+
+
+class _Environments(BaseModel):
+    """That section of a file alone."""
+
+    environments: dict[str, NamedEnvironment] = Field(default_factory=dict)
+
+
+def read_environments(path: Path) -> dict[str, EnvironmentConfig]:
+    """The services that a file with rollouts names, by kind of task; its other sections are not
+    looked at. Raises ConfigError."""
+    raw = with_service_folders(read_toml(path), path)
+    try:
+        section = {name: raw[name] for name in _Environments.model_fields if name in raw}
+        named = _Environments.model_validate(section).environments
+    except ValidationError as error:
+        raise ConfigError(
+            "\n".join(f"{path}: {line}" for line in errors.explain(error, _Environments)),
+            remedy="see docs/campaign.md for every field and its bounds",
+        ) from None
+    return {kind: each for kind, each in named.items() if isinstance(each, EnvironmentConfig)}
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -7,8 +7,8 @@ import pytest
 from source_rows import SKLEARN, SWE_ROWS, read, tasks_of
 
 from infra.sources.image_rules import ImageFamily
+from infra.sources.kinds.log_parsers import check_parser
 from infra.sources.kinds.specs import Labels, Spec, _table, eval_script, spec_for, with_exit_code
-from infra.sources.log_parsers import check_parser
 from infra.sources.patch_files import read_patch
 from infra.sources.protocol import RowError
 from mainspring.tasks.criterion import TestLog

@@ -34,6 +34,7 @@ MAY_BE_NEGATIVE = {
     ("AlgorithmConfig", "keep_reward"),
     ("JudgeConfig", "low"),
     ("JudgeConfig", "high"),
+    ("EnvironmentConfig", "resolved_at"),
     ("RewardPart", "weight"),
     ("RewardPart", "options"),
     ("SamplingConfig", "top_k"),

@@ -1,0 +1,1 @@
+"""Environments that are services over HTTP: their requests, their worlds, their processes."""

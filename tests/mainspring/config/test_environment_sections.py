@@ -1,0 +1,117 @@
+"""Sections [environments.NAME]: what is refused, and where their folders are."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mainspring.config.agents.environments import EnvironmentConfig, Family
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.files.reading import check_campaign, load_campaign, read_environments
+from mainspring.environments.choice import check_environments, environment_of
+from mainspring.environments.families import FORMS, form_of
+from mainspring.errors import ConfigError
+
+URL = {"kind": "agentgym", "family": "textcraft", "url": "http://127.0.0.1:36001/"}
+COMMAND = ["python", "service.py", "{port}"]
+
+
+def config_of(section: Any, kind: str = "rooms", **fields: Any) -> CampaignConfig:
+    raw = {"name": "c", "policy": {"model": "/m"}, "environments": {kind: section}, **fields}
+    return check_campaign(raw, "c.toml")
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ({}, r"environments\.rooms\.kind: is missing"),
+        ({"kind": "verifiers"}, r"environments\.rooms\.kind: must be 'agentgym', not 'verifiers'"),
+        ({**URL, "family": "gym"}, r"environments\.rooms\.family: must be 'textcraft', 'babyai'"),
+        ({**URL, "url": "localhost:1"}, r"rooms\.url: 'localhost:1' is not an http"),
+        ({**URL, "port": 3}, r"environments\.rooms: port, folder and variables belong to command"),
+        ({**URL, "command": COMMAND}, r"rooms: give either url, .* or command"),
+        ({"kind": "agentgym", "family": "textcraft"}, r"rooms: give either url"),
+        ({**URL, "url": "", "command": ["a"]}, r"no argument of command has \"{port}\""),
+        ({**URL, "url": "", "command": COMMAND, "port": 70000}, r"rooms\.port: must be at most"),
+        ({**URL, "scale": 0}, r"rooms\.scale: must be greater than 0"),
+        ({**URL, "resolved_at": float("nan")}, r"rooms\.resolved_at: must be a finite number"),
+        ({**URL, "request_timeout_s": "30"}, r"must be a number, without quotes"),
+        ({**URL, "closes": "yes"}, r"rooms\.closes: must be true or false"),
+        ({**URL, "time_out": 3}, r"environments\.rooms\.time_out: no such field"),
+        (7, r"environments\.rooms: must be a section"),
+    ],
+)
+def test_a_section_that_cannot_be_used_is_refused(section: Any, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        config_of(section)
+
+
+def test_a_score_is_the_reward_unless_the_file_names_others() -> None:
+    assert [part.name for part in config_of(URL).reward.parts] == ["score"]
+    given = {"parts": [{"name": "outcome"}]}
+    assert [part.name for part in config_of(URL, reward=given).reward.parts] == ["outcome"]
+    assert [part.name for part in config_of("own:Class").reward.parts] == ["outcome"]
+
+
+def test_what_is_stored_is_read_again() -> None:
+    config = config_of(URL)
+    again = CampaignConfig.model_validate_json(config.model_dump_json(), context={"stored": True})
+    assert again == config
+    section = environment_of(again, "rooms")
+    assert isinstance(section, EnvironmentConfig) and section.url == "http://127.0.0.1:36001"
+
+
+@pytest.mark.parametrize(
+    ("kind", "agent", "told"),
+    [
+        ("swe", {}, r"\[environments\.swe\]: tasks of the kind 'swe' need a sandbox"),
+        ("rooms", {"kind": "codex"}, r"agent\.kind = 'codex' is a program, which takes no steps"),
+    ],
+)
+def test_what_no_service_can_play_is_refused(kind: str, agent: Any, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        check_environments(config_of(URL, kind, agent=agent))
+
+
+def test_every_family_has_a_form() -> None:
+    assert set(FORMS) == set(Family)
+    for family in Family:
+        section = EnvironmentConfig.model_validate({**URL, "family": family})
+        assert form_of(section) == FORMS[family]
+
+
+def test_fields_beside_the_family_change_its_form() -> None:
+    fields = {"observation_field": "seen", "score_field": "points", "scale": 10, "sums": True}
+    form = form_of(EnvironmentConfig.model_validate({**URL, **fields, "closes": False}))
+    assert (form.observation_field, form.opening_fields) == ("seen", ("seen",))
+    assert (form.score_field, form.scale, form.sums, form.closes) == ("points", 10, True, False)
+
+
+def test_a_command_starts_in_the_files_folder(tmp_path: Path) -> None:
+    file = tmp_path / "campaign.toml"
+    file.write_text(
+        """
+name = "c"
+[policy]
+model = "/m"
+[environments]
+own = "own:Class"
+[environments.here]
+kind = "agentgym"
+family = "textcraft"
+command = ["python", "{port}"]
+[environments.there]
+kind = "agentgym"
+family = "textcraft"
+command = ["python", "{port}"]
+folder = "games"
+"""
+    )
+    config = load_campaign(file)
+    folders = {
+        name: section.folder
+        for name, section in config.environments.items()
+        if isinstance(section, EnvironmentConfig)
+    }
+    assert folders == {"here": str(tmp_path), "there": str(tmp_path / "games")}
+    assert set(read_environments(file)) == {"here", "there"}
