@@ -13,10 +13,11 @@ from activities import seen_records
 from infra.db.cache import FactCache, RolloutFacts
 from infra.db.database import Database
 from infra.db.rollouts import judgements
-from infra.db.rollouts.outcomes import Played, played
+from infra.db.rollouts.outcomes import Played, played, step_rewards
 from mainspring.agents.program import asked_by
 from mainspring.agents.protocol import Agent, Command, FormatError
 from mainspring.config.agents.judges import JudgeScope, QuestionScope
+from mainspring.config.reward import STEPS
 from mainspring.config.run import RunConfig
 from mainspring.ids import RolloutId
 from mainspring.integrity.suspicion import after_grading, suspicions
@@ -73,11 +74,18 @@ async def score_rollout(
         max_context=config.policy.max_context,
         replies=did.replies,
         patch=did.patch,
+        step_rewards=await step_rewards(db, rollout, epoch) if _has_steps(config) else {},
         **await _judged(db, config, did, rollout, epoch),
     )
     if scored is None:
         scored = await _score(db, facts, outcome, epoch, run)
     return scored, await _suspicions(facts.task, did, commands, verdict), num_turns
+
+
+def _has_steps(config: RunConfig) -> bool:
+    """Whether something asks for the rewards of single steps."""
+    reward = config.reward
+    return reward.has_own_functions or any(part.name == STEPS for part in reward.parts)
 
 
 async def _judged(

@@ -13,6 +13,10 @@ JUDGE = "judge"
 """The part that is what a judge of [judges] thinks of a rollout."""
 
 
+STEPS = "steps"
+"""The part that is the sum of the rewards that an environment gave with single steps."""
+
+
 class RewardPart(Section):
     name: str
     """Name of a part (docs/rewards.md), or a function of your own as "package.module:function"."""

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from mainspring.config.agents.judges import JudgeScope
 from mainspring.config.registry import Registry
-from mainspring.config.reward import JUDGE, SCORE, RewardPart
+from mainspring.config.reward import JUDGE, SCORE, STEPS, RewardPart
 from mainspring.config.run import RunConfig
 from mainspring.errors import ConfigError, ServiceError, WorkFailed
 from mainspring.rewards.seen import SeenRecord
@@ -58,6 +58,8 @@ class Outcome:
     """Value of each judge by what it judged; None: all its judgements are missing."""
     judged_turns: Mapping[str, Mapping[int, float | None]] = field(default_factory=dict)
     """Score of each turn by judge and call; None: it is missing."""
+    step_rewards: Mapping[int, float] = field(default_factory=dict)
+    """Rewards that the environment gave with single steps, added up by call."""
     record: SeenRecord | None = None
     """The issue and all turns with their commands and outputs, for functions of your own."""
 
@@ -147,6 +149,11 @@ def _judge(outcome: Outcome, *, judge: str, of: JudgeScope) -> float | None:
     return outcome.judged.get((judge, of))
 
 
+def _steps(outcome: Outcome) -> float:
+    """Sum of the rewards that the environment gave with single steps; 0 where it gave none."""
+    return math.fsum(outcome.step_rewards.values())
+
+
 PARTS: Registry[Part] = Registry(
     "reward part",
     (
@@ -156,6 +163,7 @@ PARTS: Registry[Part] = Registry(
         ("length", _length),
         ("format", _format),
         (JUDGE, _judge),
+        (STEPS, _steps),
     ),
     takes="outcome, **options",
     may_await=True,
@@ -193,11 +201,16 @@ def _of_turns(
     by_call: dict[int, float | None] = {}
     of_end, given = reward, False
     for part in parts:
-        if part.of is not JudgeScope.TURNS or part.judge is None:
+        scores: Mapping[int, float | None]
+        if part.name == STEPS:
+            scores = outcome.step_rewards
+        elif part.of is JudgeScope.TURNS and part.judge is not None:
+            scores = outcome.judged_turns.get(part.judge, {})
+        else:
             continue
         given = True
         of_end -= part.weight * (values[part.label] or 0.0)
-        for call, score in outcome.judged_turns.get(part.judge, {}).items():
+        for call, score in scores.items():
             before = by_call.get(call, 0.0)
             if score is None or before is None:
                 by_call[call] = None

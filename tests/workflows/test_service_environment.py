@@ -16,6 +16,7 @@ from cli.operations.runs import campaign_launch as launch
 from infra.db.rollouts import rollouts, turns
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
+from infra.db.training import batches
 from infra.environments.gym import services as gym_services
 from infra.sandbox.backends import Backends
 from infra.sources.importing import import_rows
@@ -26,6 +27,7 @@ from mainspring.config.tasks import TasksConfig
 from mainspring.errors import MainspringError, ServiceError, UsageError
 from mainspring.ids import CampaignId
 from mainspring.status import StopReason, Verdict
+from mainspring.trajectories.turn_rewards import TurnRewards
 from tests.gym_services import gym, hanging, on_step
 from workflows import sandbox_life
 
@@ -60,6 +62,17 @@ async def test_the_example_is_played_and_its_rewards_are_stored(cluster: Cluster
     assert left and json.loads(left) == {"score": 1.0, "is_over": True, "num_steps": 4}
     report = await rollouts.get_grade_report(cluster.db, result.rollout)
     assert report is not None and (report.judge, report.score) == ("agentgym", 1.0)
+
+
+async def test_rewards_of_steps_are_given_to_their_turns(cluster: Cluster) -> None:
+    cluster.policy.say = lambda rollout, turn: says(WINS[turn])
+    parts = [{"name": "score"}, {"name": "steps", "weight": 2.0}]
+    result = await play(cluster, config_of(reward={"parts": parts}))
+    assert result.reward == 1.0 + 2.0
+    row = await rollouts.get(cluster.db, result.rollout)
+    [of_group] = await batches.load_groups(cluster.db, [row.group])
+    given = TurnRewards(1.0, {0: 0.0, 1: 1.0, 2: 0.0, 3: 1.0})
+    assert of_group.rollouts[0].turn_rewards == given
 
 
 async def test_one_that_gives_up_has_the_score_so_far(cluster: Cluster) -> None:

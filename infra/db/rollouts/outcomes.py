@@ -12,10 +12,10 @@ from sqlalchemy.types import TypeEngine
 
 from infra.db.database import Database
 from infra.db.tables.columns import ReplyParts, num_packed
-from infra.db.tables.models import CallRow, RolloutRow
+from infra.db.tables.models import CallRow, ExecutionRow, RolloutRow
 from mainspring.ids import CampaignId, RolloutId, TaskId
 from mainspring.programs.reply import Reply
-from mainspring.status import Player
+from mainspring.status import ExecutionState, Player
 from mainspring.tasks.criterion import GradeReport
 
 
@@ -81,6 +81,25 @@ _READ = (
     .where(RolloutRow.id == bindparam("rollout"), RolloutRow.epoch == bindparam("epoch"))
     .group_by(RolloutRow.id)
 )
+
+
+_STEPS = (
+    select(ExecutionRow.call, func.sum(ExecutionRow.reward))
+    .where(
+        ExecutionRow.rollout_id == bindparam("rollout"),
+        ExecutionRow.epoch == bindparam("epoch"),
+        ExecutionRow.state == ExecutionState.DONE,
+        ExecutionRow.reward.is_not(None),
+    )
+    .group_by(ExecutionRow.call)
+)
+
+
+async def step_rewards(db: Database, rollout: RolloutId, epoch: int) -> dict[int, float]:
+    """Rewards that the environment gave with single steps, added up by call."""
+    async with db.statement() as connection:
+        rows = await connection.execute(_STEPS, {"rollout": rollout, "epoch": epoch})
+        return {call: float(reward) for call, reward in rows}
 
 
 async def played(db: Database, rollout: RolloutId, epoch: int) -> Played | None:

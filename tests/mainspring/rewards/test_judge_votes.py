@@ -165,6 +165,24 @@ def test_a_reward_is_taken_apart_by_turns_and_what_is_left_for_the_end() -> None
     assert score(without.reward.parts, ended).turns is None
 
 
+def test_rewards_of_steps_are_their_turns() -> None:
+    parts = (
+        RewardPart(name="score"),
+        RewardPart(name="steps", weight=0.5),
+        RewardPart.model_validate(part(weight=2.0)),
+    )
+    ended = replace(
+        outcome({("q", JudgeScope.TURNS): 0.5}),
+        step_rewards={0: 1.0, 2: -0.25},
+        judged_turns={"q": {0: 1.0, 1: 0.0}},
+    )
+    scored = score(parts, ended)
+    assert scored.parts == {"score": 1.0, "steps": 0.75, "judge.q.turns": 0.5}
+    assert scored.reward == 1.0 + 0.375 + 1.0
+    assert scored.turns == TurnRewards(1.0, {0: 2.5, 1: 0.0, 2: -0.125})
+    assert score(parts[:2], replace(ended, step_rewards={})).turns == TurnRewards(1.0, {})
+
+
 def test_two_judges_of_turns_add_up_and_one_that_is_missing_leaves_none() -> None:
     parts = (
         RewardPart.model_validate(part(name="a", weight=2.0)),
