@@ -19,7 +19,7 @@ from mainspring.protocol.timeouts import ORPHAN_S
 
 PROGRAM = b"".join(
     Path(__file__).with_name(name).read_bytes()
-    for name in ("shell.sh", "kinds.sh", "bases.sh", "patch.sh")
+    for name in ("shell.sh", "turns.sh", "kinds.sh", "bases.sh", "patch.sh")
 )
 SPOOL_KB = 64 << 10
 """Most of one command's output that is kept on the sandbox's disk, to cut head and tail from."""

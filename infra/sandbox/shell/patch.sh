@@ -13,7 +13,7 @@ patch() { # cpu_s max_bytes_of_a_file max_bytes
   # What commands left behind would write meanwhile, or leave git no process.
   end_others
   (
-    exec </dev/null {drained_fd}>&-
+    exec </dev/null {silent}>&-
     eval "$LIMITS"
     ulimit -t "$1"
     unset "${!GIT_@}"
