@@ -29,7 +29,8 @@ get_ready() {
   make_pipe
   following=$from
   exec {into}>&-
-  if ! exec {kept}>>"$RUN/$((++num_kept))"; then # a full disk: this turn's output is lost
+  num_kept=$((num_kept + 1))
+  if ! exec {kept}>>"$RUN/$num_kept"; then # a full disk: this turn's output is lost
     exec {kept}>/dev/null
     num_turns=$MAX_TURNS
   fi
@@ -57,16 +58,15 @@ stand_down() {
 # all output waits for the next command, but not before it has written all that this one said. Its
 # number is told first, before any command starts: numbers of processes are the same each time.
 attend() {
-  local cpu_s command nothing sink other readings
+  local cpu_s command nothing sink other readings=("/dev/fd/$current" "/dev/fd/$following")
   exec {into}>&- {from}<&- {nothing}</dev/null
   close_file "$spool"
   exec {sink}>"/dev/fd/$current"
-  readings="/dev/fd/$current /dev/fd/$following"
-  for other in 1 2 3 4 5; do readings+=" $readings"; done
+  for other in 1 2 3 4 5; do readings+=("${readings[@]}"); done # one more than MAX_TURNS
   {
     ulimit -f "$SPOOL_KB"
     trap '' XFSZ
-    exec cat $readings
+    exec cat "${readings[@]}"
   } <&"$nothing" >&"$kept" {nothing}<&- {kept}>&- {sink}>&- {silent}>&- &
   echo $!
   set -m # a command gets a process group of its own
@@ -106,7 +106,7 @@ has_all() {
 }
 
 is_at_end() {
-  read -r -t 0 -u "$current" && ! IFS= read -r -d '' -n 1 -u "$current"
+  read -r -t 0 -u "$current" && ! IFS= read -r -d '' -n1 -u "$current"
 }
 
 # Reads what the command says from here on if the reader is gone: a command has killed it, or it could
@@ -124,7 +124,7 @@ keep_reading() {
   {
     ulimit -f "$SPOOL_KB"
     trap '' XFSZ
-    IFS= read -r -d '' -n 1 first || exit 0
+    IFS= read -r -d '' -n1 first || exit 0
     if [[ $first ]]; then printf %s "$first"; else printf '\0'; fi || exec >/dev/null
     exec cat
   } <&"$current" >&"$kept" {kept}>&- {orders}>&- {watch}<&- {silent}>&- &
@@ -183,7 +183,8 @@ turn() { # turn_id timeout_s cpu_s command; the time has three decimals
   last_turn=$1
   ended[$1]="$((timed_out ? -1 : ${status:-137})) $((microseconds - began))"
   again "$1"
-  [[ $status && $drained ]] && ((++num_turns < MAX_TURNS)) || stand_down
+  num_turns=$((num_turns + 1))
+  [[ $status && $drained && $num_turns -lt $MAX_TURNS ]] || stand_down
   swap_pipes
   get_ready
 }
@@ -220,7 +221,7 @@ again() { # turn_id
     show_spool
     reply "${ended[$1]% *}" "${ended[$1]#* }"
   else
-    reply $FORGOTTEN
+    reply "$FORGOTTEN"
   fi
 }
 
