@@ -1,7 +1,8 @@
 # The program of a sandbox's first process: bash reads it, then `serve` takes calls from stdin.
 # shellcheck shell=bash disable=SC2317,SC2094,SC2034 # functions that calls name; names in lists;
 # variables of the files that are read after it
-# Set before it by the host: NONCE RUN WORKDIR PREPARED LIMITS VARIABLES SPOOL_KB OUTPUT_BYTES ORPHAN_S.
+# Set before it by the host: NONCE RUN WORKDIR PREPARED RULES LIMITS VARIABLES SPOOL_KB OUTPUT_BYTES
+# ORPHAN_S.
 # A call ends with the line "go" and a NUL: one whose sender died in the middle is never begun.
 # Every call answers with its output and then "<NONCE> <status> <microseconds>". The process that
 # sends them may die and another go on (`hello`); what was begun runs on meanwhile. As process 1 of
@@ -92,9 +93,9 @@ settle() { # turn_id
 # process 1 of its namespace: anywhere else the signal would reach processes that are not a sandbox's.
 end_others() {
   local pause
+  [[ $$ != 1 ]] || kill -KILL -1
   stand_down
   [[ $$ == 1 ]] || return
-  kill -KILL -1
   for pause in 0.0005 0.001 0.002 0.005 0.01 0.03 0.1 0.2 0.3 0.4; do
     others_run || return
     read -r -t "$pause" -u "$silent" _
