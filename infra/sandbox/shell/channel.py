@@ -23,7 +23,7 @@ PROGRAM = b"".join(
 )
 SPOOL_KB = 64 << 10
 """Most of one command's output that is kept on the sandbox's disk, to cut head and tail from."""
-OWN_PROCESSES = 6
+OWN_PROCESSES = 5
 """Processes that shell.sh itself needs beside a command's."""
 CHANNEL_BYTES = 32 << 20
 """More than any answer: what exceeds it is an attack on the channel."""
