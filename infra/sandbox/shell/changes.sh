@@ -63,29 +63,37 @@ list_plain() {
   for path in .gitignore .*/.gitignore */.gitignore; do [[ ! -e $path ]] || return; done
   changed=() removed=() inside=() taken=() attributes=''
   while IFS= read -r -d '' about; do
-    path=${about:2}
-    [[ $path != */ && /$path != */.git* ]] && ((++number <= MAX_PLAIN)) || return
-    case $about in
-      R*)
-        removed+=("$path")
-        gone=$path
-        ;;
-      C*) # told of what is gone as well
-        [[ $path == "$gone" || -L $path || -f $path ]] || return
-        [[ $path == "$gone" ]] || edited+=("$path")
-        ;;
-      \?*) # a link in the place of a folder would hide from this call that the folder's files are gone
-        [[ ! -L $path || ! -d $path ]] || return
-        new+=("$path")
-        ;;
-      *) return 1 ;;
-    esac
+    is_plain || break
   done < <(in_place="exec"; base_git ls-files -t -o -m -d -z 2>"$RUN/refused")
-  [[ ! -s $RUN/refused ]] || return
+  if [[ $about || -s $RUN/refused ]]; then
+    wait $! # it may write to that file until its end
+    return 1
+  fi
   ((${#removed[@]} == 0)) || keep_sparse
   take_tracked "${edited[@]}"
   for path in "${new[@]}"; do consider "$path" ''; done
   choose
+}
+
+# Notes one name as git tells it in `about`, or fails.
+is_plain() {
+  path=${about:2}
+  [[ $path != */ && /$path != */.git* ]] && ((++number <= MAX_PLAIN)) || return
+  case $about in
+    R*)
+      removed+=("$path")
+      gone=$path
+      ;;
+    C*) # told of what is gone as well
+      [[ $path == "$gone" || -L $path || -f $path ]] || return
+      [[ $path == "$gone" ]] || edited+=("$path")
+      ;;
+    \?*) # a link in the place of a folder would hide from this call that the folder's files are gone
+      [[ ! -L $path || ! -d $path ]] || return
+      new+=("$path")
+      ;;
+    *) return 1 ;;
+  esac
 }
 
 # Sets `changed` and `removed`: of the base's own files; `inside`: repositories in their place.

@@ -38,7 +38,7 @@ get_ready() {
   exec {watch}< <(attend <&"$from")
   exec {from}<&-
   orders=$into
-  read -r -u "$watch" reader # else the turn finds that nothing answers
+  read -r -u "$watch" reader || reader=0 # the turn finds that nothing answers
 }
 
 # What a command left behind may have hold of it, or is not to: the next turn gets another.
@@ -136,6 +136,7 @@ keep_reading() {
 # the pipe empty.
 await_spool() {
   local i name state pauses=(0.0005 0.001 0.002 0.004 0.008 0.016 0.03 0.06 0.13)
+  [[ $watch ]] || return # it never began
   for ((i = 0; i < 50; i++)); do
     ! has_all || { drained=1; return; }
     keep_reading || { ! has_all || drained=1; return; }
