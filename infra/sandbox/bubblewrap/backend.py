@@ -165,7 +165,7 @@ class BwrapBackend:
             home = self._home(spec.id)
             try:
                 prepared = await self._fill(home, spec, owner)
-                sandbox = await self._start(home, prepared, spec, owner)
+                return await self._start(home, prepared, spec, owner)
             except OSError as error:
                 await self._discard(spec.id)
                 raise blamed_for(
@@ -176,7 +176,6 @@ class BwrapBackend:
             except BaseException:
                 await self._discard(spec.id)
                 raise
-            return sandbox
 
     async def attach(self, spec: SandboxSpec, busy_s: float) -> Sandbox:
         async with self._lock(spec.id):
