@@ -183,19 +183,48 @@ async def test_what_runs_commands_is_replaced_when_killed_between_two(fresh, vic
     assert await output(fresh, "echo alive") == b"alive\n"
 
 
+FIND_READER = """
+    mine=$(readlink /proc/$$/fd/1)
+    for each in /proc/[0-9]*; do
+      [ "$(readlink "$each/fd/3")" != "$mine" ] || reader=${each#/proc/}
+    done
+    file=$(readlink "/proc/$reader/fd/1")
+"""
+
+
 async def test_no_output_is_lost_when_its_reader_is_slow(shared):
     """As on a machine with so much to do that the reader does not run for a while."""
-    stops = """
-        mine=$(readlink /proc/$$/fd/1)
-        for each in /proc/[0-9]*; do
-          [ "$(readlink "$each/fd/0")" != "$mine" ] || reader=${each#/proc/}
-        done
-        kill -STOP $reader; echo whole; (exec >&- 2>&-; sleep 1; kill -CONT $reader) &
-    """
+    resumed = "(exec >&- 2>&-; sleep 1; kill -CONT $reader) &"
+    stops = f"{FIND_READER} kill -STOP $reader; echo whole; {resumed}"
     for _ in range(2):
         assert await output(shared, stops) == b"whole\n"
     daemon = "echo begun; (sleep 3; echo late) &"
     assert await output(shared, daemon) == b"begun\n"
+
+
+@pytest.mark.parametrize("signal", ["KILL", "TERM"])
+async def test_what_a_command_says_after_it_killed_its_reader_is_whole(shared, signal):
+    kills = f"{FIND_READER} kill -{signal} $reader; while [ -e /proc/$reader ]; do :; done"
+    assert await output(shared, f"{kills}; printf '\\0end'") == b"\0end"
+    result = await run(shared, f"{kills}; printf 'begun\\n%300000s\\nend'", 10)
+    assert (result.returncode, result.timed_out) == (0, False) and result.wall_s < 5
+    assert result.output.startswith(b"begun\n ") and result.output.endswith(b" \nend")
+    assert await output(shared, "echo fine") == b"fine\n"
+
+
+@pytest.mark.parametrize(
+    "change", ["rm -f $file", "chmod 0 $file", "chmod a-r $file", "mv $file $file.old"]
+)
+async def test_the_next_output_has_a_file_whatever_became_of_the_last_ones(shared, change):
+    await run(shared, f"{FIND_READER} {change}")
+    for _ in range(2):
+        assert await output(shared, "echo fine") == b"fine\n"
+
+
+async def test_a_command_without_output_runs_on(shared):
+    result = await run(shared, "exec >/tmp/out 2>&1; sleep 0.5; echo said; exit 3")
+    assert (result.returncode, result.output) == (3, b"")
+    assert await output(shared, "head -n 1 /tmp/out") == b"said\n"
 
 
 async def test_no_network(shared):

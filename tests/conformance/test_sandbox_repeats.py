@@ -46,6 +46,19 @@ async def test_two_sandboxes_print_the_same(backend):
     assert "2020-01-01" in first[4]
 
 
+async def test_process_numbers_are_the_same_over_many_turns(backend):
+    """More than one reader of output takes in."""
+    told: list[list[bytes]] = []
+    for name in ("counted", "counted-again"):
+        sandbox = await backend.open(make_spec(backend.name, name))
+        try:
+            told.append([await output(sandbox, f"echo {turn} $$") for turn in range(140)])
+        finally:
+            await sandbox.close()
+    assert told[0] == told[1]
+    assert [line.split()[0] for line in told[0]] == [str(turn).encode() for turn in range(140)]
+
+
 async def test_a_task_has_its_own_date(backend):
     try:
         clock.library()

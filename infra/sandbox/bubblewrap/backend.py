@@ -27,7 +27,7 @@ from infra.sandbox.bubblewrap.disk_guard import guard
 from infra.sandbox.bubblewrap.hidden_shell import HiddenShell
 from infra.sandbox.bubblewrap.owner import Owner, owner_of
 from infra.sandbox.bubblewrap.process import ConfinedShell, NoProcess, kill_leftover
-from infra.sandbox.bubblewrap.repository import COMMIT_SCRIPT, RepositoryCache
+from infra.sandbox.bubblewrap.repository import COMMIT_SCRIPT, RepositoryCache, has_rules
 from infra.sandbox.bubblewrap.trial import Trial
 from infra.sandbox.mounts import checked_mounts
 from infra.sandbox.node_faults import blamed, blamed_for
@@ -165,7 +165,7 @@ class BwrapBackend:
             home = self._home(spec.id)
             try:
                 prepared = await self._fill(home, spec, owner)
-                sandbox = await self._start(home, prepared, spec, owner)
+                return await self._start(home, prepared, spec, owner)
             except OSError as error:
                 await self._discard(spec.id)
                 raise blamed_for(
@@ -176,7 +176,6 @@ class BwrapBackend:
             except BaseException:
                 await self._discard(spec.id)
                 raise
-            return sandbox
 
     async def attach(self, spec: SandboxSpec, busy_s: float) -> Sandbox:
         async with self._lock(spec.id):
@@ -265,6 +264,7 @@ class BwrapBackend:
             variables=exports(spec),
             output_bytes=spec.limits.output_bytes,
             prepared=PREPARED_DIR,
+            has_rules=has_rules(spec.files),
             is_hidden=shell is not None,
         )
         program = "bash" if shell is None else SHELL

@@ -12,7 +12,7 @@ import hashlib
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from infra.sandbox.session import check_path
@@ -109,6 +109,11 @@ class RepositoryCache:
         unused = sorted((path for path in entries if path.name not in lent), key=_used_at)
         for entry in unused[: MAX_ENTRIES // 10]:
             shutil.rmtree(entry, ignore_errors=True)
+
+
+def has_rules(paths: Iterable[str]) -> bool:
+    """Whether git takes one of these files for rules."""
+    return any(path.endswith((".gitignore", ".gitattributes")) for path in paths)
 
 
 def _used_at(path: Path) -> float:

@@ -6,6 +6,7 @@ agent, and sees only processes of its own sandbox and user. Machines without a c
 get no program. Imported by the bubblewrap backend.
 """
 
+import functools
 import platform
 import struct
 from errno import EAFNOSUPPORT, ENOSYS, EPERM
@@ -108,6 +109,7 @@ KILL_PROCESS, ERRNO, ALLOWED = 0x8000_0000, 0x0005_0000, 0x7FFF_0000
 Code = list[bytes]
 
 
+@functools.cache
 def program(machine: str = platform.machine()) -> bytes | None:
     """An array of struct sock_filter, or None where there is no table for `machine`."""
     if machine not in AUDIT_ARCHES:

@@ -128,12 +128,22 @@ take_all() {
   add_paths "${paths[@]}"
 }
 
+# A few short names are arguments, which saves starting a process.
+update_index() { # path...
+  local names=$*
+  if ((${#names} < 20000)); then
+    base_git update-index --add --remove --replace -- "$@"
+  else
+    base_git update-index --add --remove --replace -z --stdin < <(printf '%s\0' "$@")
+  fi
+}
+
 # Puts files into the index as `git add` does. What git refuses, for what its attributes ask, goes in
 # byte for byte.
 add_paths() { # path...
   local line
   (($#)) || return 0
-  if base_git update-index --add --remove --replace -z --stdin 2>"$RUN/refused" < <(printf '%s\0' "$@"); then
+  if update_index "$@" 2>"$RUN/refused"; then
     while IFS= read -r line; do # names that could be taken for .git elsewhere
       [[ $line != 'Ignoring path '* ]] || leave 'git refuses its name' "${line#Ignoring path }"
     done <"$RUN/refused"

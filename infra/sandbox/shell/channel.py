@@ -19,11 +19,11 @@ from mainspring.protocol.timeouts import ORPHAN_S
 
 PROGRAM = b"".join(
     Path(__file__).with_name(name).read_bytes()
-    for name in ("shell.sh", "kinds.sh", "bases.sh", "patch.sh")
+    for name in ("shell.sh", "turns.sh", "kinds.sh", "bases.sh", "changes.sh", "patch.sh")
 )
 SPOOL_KB = 64 << 10
 """Most of one command's output that is kept on the sandbox's disk, to cut head and tail from."""
-OWN_PROCESSES = 6
+OWN_PROCESSES = 5
 """Processes that shell.sh itself needs beside a command's."""
 CHANNEL_BYTES = 32 << 20
 """More than any answer: what exceeds it is an attack on the channel."""
@@ -67,6 +67,8 @@ class ShellSetup:
     """Repository to copy to `workdir`; empty: the one found there is the base."""
     variables: str = ""
     """A bash line of exports, for commands alone."""
+    has_rules: bool = True
+    """The base may have a .gitignore or a .gitattributes."""
     is_hidden: bool = False
     """The shell's user cannot read its program: it need not hide itself."""
 
@@ -79,6 +81,7 @@ class ShellSetup:
             "SPOOL_KB": str(SPOOL_KB),
             "OUTPUT_BYTES": str(self.output_bytes),
             "PREPARED": self.prepared,
+            "RULES": "1" if self.has_rules else "",
             "VARIABLES": self.variables,
             "ORPHAN_S": str(ORPHAN_S),
         }

@@ -1,7 +1,8 @@
 # The program of a sandbox's first process: bash reads it, then `serve` takes calls from stdin.
 # shellcheck shell=bash disable=SC2317,SC2094,SC2034 # functions that calls name; names in lists;
 # variables of the files that are read after it
-# Set before it by the host: NONCE RUN WORKDIR PREPARED LIMITS VARIABLES SPOOL_KB OUTPUT_BYTES ORPHAN_S.
+# Set before it by the host: NONCE RUN WORKDIR PREPARED RULES LIMITS VARIABLES SPOOL_KB OUTPUT_BYTES
+# ORPHAN_S.
 # A call ends with the line "go" and a NUL: one whose sender died in the middle is never begun.
 # Every call answers with its output and then "<NONCE> <status> <microseconds>". The process that
 # sends them may die and another go on (`hello`); what was begun runs on meanwhile. As process 1 of
@@ -22,9 +23,9 @@ readonly FORGOTTEN=-2
 restored='' # digest of the snapshot this sandbox began with
 # Unlike ignoring them, handlers are not inherited by commands.
 trap : HUP INT QUIT TERM ALRM USR1 USR2 PIPE
-exec {drained_fd}<> <(:)
 orders='' watch='' # to and from who runs the commands, once there is one
-prepared='' num_prepared=0 # the file that keeps the next command's output
+kept='' num_kept=0 # the file of what they say
+readonly MAX_TURNS=63 # of one reader
 
 serve() {
   local call
@@ -62,156 +63,6 @@ take() {
   reply "${PIPESTATUS[1]}"
 }
 
-make_pipe() { # sets `from` and `into`
-  local both
-  exec {both}<> <(:)
-  exec {from}<"/dev/fd/$both" {into}>"/dev/fd/$both" {both}>&-
-}
-
-# Two processes serve all turns, so that a turn starts none but its command; what reads its output was
-# started after the answer before. Not before the first call after `boot`: by then the host has put
-# limits on this shell and all it starts.
-get_ready() {
-  local from into
-  if [[ ! $watch ]]; then
-    make_pipe
-    exec {watch}< <(attend <&"$from")
-    exec {from}<&-
-    orders=$into
-  fi
-  [[ ! $prepared ]] || return 0
-  # Of its own: a reader that is not needed tells its end all the same.
-  prepared=$RUN/$((++num_prepared))
-  printf '%s\0' "$prepared" >&"$orders"
-  read -r -u "$watch" # else the turn finds that nothing answers
-}
-
-# What a command left behind may have hold of it, or is not to: the next turn gets another.
-stand_down() {
-  [[ $watch ]] || return 0
-  exec {orders}>&-
-  read -r -t 1 -u "$watch" # its end
-  exec {watch}<&-
-  watch='' prepared=''
-}
-
-# Runs the commands it is told, and says of each: a line once its output has a reader, another when it
-# is sure to begin, its process group, its status. A pipe and not the file itself is a command's stdout,
-# because opening /dev/stderr anew would truncate a file; each opens the pipe for itself, so that it
-# ends with the command and what that left behind.
-attend() {
-  local spool cpu_s command nothing begin sink ready output
-  exec {into}>&- {from}<&- {nothing}</dev/null
-  make_pipe
-  exec {into}>&-
-  output=$from
-  make_pipe
-  ready=$from
-  exec {begin}> >(collect)
-  exec {into}>&-
-  set -m # a command gets a process group of its own
-  eval "$LIMITS"
-  eval "$VARIABLES"
-  while read -r -d '' spool; do
-    exec {sink}>"/dev/fd/$output"
-    echo "$spool" >&"$begin" && read -r -u "$ready" && echo || return
-    read -r -d '' cpu_s && IFS= read -r -d '' command && echo || return
-    {
-      ulimit -t "$cpu_s"
-      cd -- "$WORKDIR" || cd /
-      exec bash -c "$command"
-    } <&"$nothing" >&"$sink" 2>&1 \
-      {nothing}<&- {sink}>&- {output}<&- {ready}<&- {begin}>&- {drained_fd}>&- &
-    exec {sink}>&-
-    echo $!
-    wait $!
-    echo $?
-  done
-}
-
-# Keeps the first SPOOL_KB of each command's output and drains the rest. The command starts after the
-# program that reads it, so that numbers of processes are the same each time. Not by bash's own `read`: a
-# NUL that it takes as its time runs out is lost (bash 5.2 looks at the clock after the delimiter).
-collect() {
-  local spool
-  exec >&2
-  ulimit -f "$SPOOL_KB"
-  trap '' XFSZ
-  exec {ready}<&-
-  while read -r spool; do
-    cat <&"$output" >"$spool" &
-    echo "$spool $!" >&"$drained_fd"
-    echo >&"$into"
-    wait $!
-    case $? in
-      0) ;;
-      1) cat <&"$output" ;; # the file is full
-      *) cat <&"$output" >>"$spool" || cat <&"$output" ;; # a command has killed it
-    esac
-    echo "$spool" >&"$drained_fd"
-  done
-}
-
-# Waits until all that the command wrote is in the spool; sets `drained` once nothing else can come. A
-# daemon may keep the pipe open without end: then it is enough that the reader sleeps, because it found
-# the pipe empty. Time alone tells nothing: on a busy machine the reader may not have run at all.
-await_spool() {
-  local line reader='' name state i
-  for ((i = 0; i < 40; i++)); do
-    while read -r -t 0.25 -u "$drained_fd" line; do
-      case $line in
-        "$spool") drained=$spool && return ;;
-        "$spool "*) reader=${line##* } ;;
-      esac
-    done
-    # Without a line it was killed as it began. One that ended has filled the spool.
-    read -r _ name state _ <"/proc/$reader/stat" || return
-    [[ "$name $state" != '(cat) S' ]] || return
-  done
-}
-
-# The host wants this turn to end as at its timeout. Whenever else it comes, it means nothing.
-stop_turn() {
-  [[ ! ${stopped-} ]] || { stopped=1; [[ ! $group ]] || kill -9 -- "-$group"; }
-}
-trap stop_turn USR1
-
-turn() { # turn_id timeout_s cpu_s command
-  if [[ ${ended[$1]-} ]]; then
-    again "$1"
-    return
-  fi
-  : >"$spool"
-  local microseconds began group='' stopped=0 status='' timed_out=0 drained=''
-  clock
-  began=$microseconds
-  for _ in 1 2; do
-    get_ready
-    printf '%s\0' "$3" "$4" >&"$orders"
-    read -r -u "$watch" && break
-    stand_down # it was killed before, by what an earlier command left behind
-  done
-  spool=$prepared prepared=''
-  read -r -u "$watch" group
-  ((!stopped)) || kill -9 -- "-$group"
-  read -r -t "$2" -u "$watch" status
-  if (($? > 128)); then
-    timed_out=1
-    kill -9 -- "-$group"
-    read -r -t 1 -u "$watch" status
-  fi
-  group=''
-  timed_out=$((timed_out | stopped))
-  await_spool
-  clock
-  # No status: the command killed even the process that waited for it.
-  last_turn=$1
-  ended[$1]="$((timed_out ? -1 : ${status:-137})) $((microseconds - began))"
-  again "$1"
-  [[ $status && $drained == "$spool" ]] || stand_down
-  get_ready
-}
-
 # Ends all that a turn left behind. One that has not begun never will.
 stop() { # turn_id
   stand_down
@@ -225,31 +76,6 @@ stop() { # turn_id
   reply 0
 }
 
-# The answer of a turn that ran; its command never runs again.
-again() { # turn_id
-  if [[ $1 == "$last_turn" ]]; then
-    show_spool
-    reply "${ended[$1]% *}" "${ended[$1]#* }"
-  else
-    reply $FORGOTTEN
-  fi
-}
-
-# bash itself shows short output without NULs, which saves starting a program.
-show_spool() {
-  local text
-  if IFS= read -r -d '' -n 65536 text <"$spool"; then
-    head -c $((OUTPUT_BYTES + 1)) "$spool"
-  else
-    printf %s "$text"
-  fi
-}
-
-last_bytes() {
-  tail -c "$1" "$spool"
-  reply $?
-}
-
 # Succeeds when this turn was the last one and nothing but this shell runs any more; what a command
 # left behind gets a second to end.
 settle() { # turn_id
@@ -258,7 +84,7 @@ settle() { # turn_id
   for pause in 0.005 0.005 0.01 0.03 0.1 0.2 0.3 0.4; do
     [[ $1 == "$last_turn" ]] || break
     others_run || { reply 0; return; }
-    read -r -t "$pause" -u "$drained_fd" _
+    read -r -t "$pause" -u "$silent" _
   done
   reply 1
 }
@@ -267,12 +93,12 @@ settle() { # turn_id
 # process 1 of its namespace: anywhere else the signal would reach processes that are not a sandbox's.
 end_others() {
   local pause
+  [[ $$ != 1 ]] || kill -KILL -1
   stand_down
   [[ $$ == 1 ]] || return
-  kill -KILL -1
   for pause in 0.0005 0.001 0.002 0.005 0.01 0.03 0.1 0.2 0.3 0.4; do
     others_run || return
-    read -r -t "$pause" -u "$drained_fd" _
+    read -r -t "$pause" -u "$silent" _
   done
 }
 
@@ -295,7 +121,7 @@ find_places() {
 # Shows an archive of all that commands may have changed, or fails.
 pack() { # cpu_s max_bytes
   (
-    exec </dev/null {drained_fd}>&-
+    exec </dev/null {silent}>&-
     eval "$LIMITS"
     ulimit -t "$1"
     set -o pipefail
@@ -376,7 +202,7 @@ restore() { # cpu_s digest
 }
 
 unpack() ( # cpu_s
-  exec </dev/null {drained_fd}>&-
+  exec </dev/null {silent}>&-
   eval "$LIMITS"
   ulimit -t "$1"
   shopt -s dotglob nullglob
@@ -395,7 +221,9 @@ unpack() ( # cpu_s
 )
 
 boot() {
-  local program missing=()
+  local program missing=() from into
+  make_pipe
+  exec {silent}<>"/dev/fd/$from" {from}<&- {into}>&-
   { [[ -d $RUN ]] || mkdir -p "$RUN"; } && : >"$RUN/booted"
   for program in cat cp dd git head mkdir tail tar; do
     type -P "$program" >/dev/null || missing+=("$program")

@@ -225,10 +225,11 @@ async def test_a_workdir_that_an_import_takes_works(backend, workdir):
 
 
 @pytest.fixture
-def small_disk(tmp_path):
+def small_disk(request, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "none", disk]
+    size_kb = getattr(request, "param", 256)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size_kb}k", "none", disk]
     if subprocess.run(mount, capture_output=True).returncode != 0:
         pytest.skip("no file system can be mounted here")
     yield disk
@@ -244,6 +245,19 @@ async def test_a_full_disk_is_the_nodes_fault_and_a_bad_name_the_tasks(small_dis
         await backend.open(dataclasses.replace(spec("full"), files={"big": "x" * (200 << 10)}))
     assert not isinstance(full.value, SandboxRefused)
     assert await backend.list_open() == []
+
+
+@pytest.mark.parametrize("small_disk", [8 << 10], indirect=True)
+async def test_a_command_that_fills_the_disk_ends_and_the_next_one_is_heard(small_disk):
+    backend = BwrapBackend(small_disk)
+    sandbox = await backend.open(spec("filling"))
+    fills = "cat /dev/zero > filler 2>/dev/null"
+    for says in ("echo end", "head -c 300000 /dev/zero; echo end"):
+        ran = await sandbox.run(says, f"{fills}; {says}", 30)
+        assert (ran.returncode, ran.timed_out) == (0, False) and ran.wall_s < 5
+        assert (await sandbox.run(f"then {says}", "rm filler; echo fine", 30)).returncode == 0
+        assert (await sandbox.run(f"last {says}", "echo fine", 30)).output == b"fine\n"
+    await sandbox.close()
 
 
 async def test_no_command_reads_or_changes_the_program_of_the_shell(backend):

@@ -1,6 +1,6 @@
 """The shell of a sandbox on a folder of this machine, as it meets an image's repository.
 
-No isolation: only calls that make bases and patches. What the agent does is done from outside."""
+No isolation: what the agent does is done from outside, but for commands that harm nobody."""
 
 import asyncio
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from infra.sandbox.session import PATCH_BYTES, PATCH_FILE_BYTES
-from infra.sandbox.shell.channel import CHANNEL_BYTES, Shell, ShellSetup
+from infra.sandbox.shell.channel import CHANNEL_BYTES, CommandAnswer, Shell, ShellSetup
 
 COMMIT = "git add -A && git -c user.name=a -c user.email=a@b commit -qm c"
 
@@ -40,7 +40,7 @@ class Folder:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             limit=CHANNEL_BYTES,
-            env={"PATH": "/usr/bin:/bin", "HOME": str(self._run_dir.parent), **variables},
+            env={"PATH": "/usr/bin:/bin", "HOME": str(self._run_dir.parent)} | variables,
         )
         stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None and stdout is not None
@@ -54,14 +54,15 @@ class Folder:
         booted = await self._shell.boot(setup, 60)
         assert booted.status == 0, booted.output
 
+    async def call(self, function: str, *arguments: str) -> CommandAnswer:
+        assert self._shell is not None
+        return await self._shell.call(function, *arguments, timeout_s=60)
+
     async def patch(self) -> tuple[bytes, str]:
         """The patch, and what is told of it."""
-        assert self._shell is not None
-        made = await self._shell.call(
-            "patch", "60", str(PATCH_FILE_BYTES), str(PATCH_BYTES), timeout_s=60
-        )
+        made = await self.call("patch", "60", str(PATCH_FILE_BYTES), str(PATCH_BYTES))
         assert made.status == 0
-        left = await self._shell.call("left_out", "2000", timeout_s=20)
+        left = await self.call("left_out", "2000")
         return made.output, left.output.decode().strip()
 
 
