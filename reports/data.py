@@ -101,7 +101,7 @@ class ReportData:
     stop_reasons: dict[str, int] = field(default_factory=dict)
     verdicts: dict[str, int] = field(default_factory=dict)
     agents: tuple[AgentFigures, ...] = ()
-    """Of a run that several agents play."""
+    """Figures of each agent, of a run that several play."""
     checked_gaps: tuple[CheckedGap, ...] = ()
     suspicions: dict[str, int] = field(default_factory=dict)
     """Rollouts by kind; one rollout may be of several."""

@@ -31,7 +31,7 @@ class AgentFigures:
 async def by_agent(
     connection: AsyncConnection, campaign: CampaignId, run: RunConfig
 ) -> tuple[AgentFigures, ...]:
-    """Of rollouts that a policy played, by the agent's name; empty for a run whose agent plays
+    """Gives figures of rollouts that a policy played, by agent; empty for a run whose agent plays
     every task."""
     if run.agent.override or is_program(run.agent):
         return ()
