@@ -25,7 +25,7 @@ SUBMIT = f"echo {SUBMIT_SENTINEL}"
 
 class Form(Protocol):
     strings: tuple[str, ...]
-    """Texts that every reply in this form has: a token each, so that a reply is mostly decisions."""
+    """Texts of replies in this form: a token each, so that a reply is mostly decisions."""
 
     def reply(self, thought: str, command: str, notes: str) -> str:
         """Text of a reply that asks for `command`. `notes`: what was done so far."""
@@ -33,7 +33,7 @@ class Form(Protocol):
 
 
 class BlockForm:
-    strings = ("THOUGHT:", "\n\n```bash\n", "\n```", SUBMIT)
+    strings: tuple[str, ...] = ("THOUGHT:", "\n\n```bash\n", "\n```", SUBMIT)
 
     def reply(self, thought: str, command: str, notes: str) -> str:
         return f"THOUGHT: {thought}\n\n```bash\n{command}\n```"
@@ -42,7 +42,7 @@ class BlockForm:
 class CallForm:
     """As Hermes models write calls."""
 
-    strings = (
+    strings: tuple[str, ...] = (
         '\n<tool_call>\n{"name": "bash", "arguments": {"command": "',
         '"}}\n</tool_call>',
         '\n<tool_call>\n{"name": "submit", "arguments": {}}\n</tool_call>',
@@ -59,7 +59,7 @@ class CallForm:
 class ReactForm:
     def __init__(self, tags: ReactConfig) -> None:
         self._tags = tags
-        self.strings = (
+        self.strings: tuple[str, ...] = (
             tags.thought,
             f"\n{tags.action} bash\n{tags.action_input}",
             f"\n{tags.action} submit",
@@ -102,7 +102,9 @@ def speech_of(config: AgentConfig) -> Speech:
     def read(text: str) -> Reply:
         return parse(text, agent.tools, False) if agent.tools else Reply(text=text)
 
-    forms = [CallForm()] if agent.tools else [BlockForm(), ReactForm(config.react)]
+    forms: list[Form] = [BlockForm(), ReactForm(config.react)]
+    if agent.tools:
+        forms = [CallForm()]
     for form in forms:
         speech = Speech(agent, form, read)
         if all(_is_read(speech, command) for command in ("cat a.py", SUBMIT)):

@@ -1,9 +1,10 @@
 """The bundled model: a Qwen3 of under a million parameters and its tokenizer, made on the spot.
 
 Invariants: a seed gives the same files on every machine with the same torch; the tokenizer depends
-on the agent alone, whose fixed strings it has as tokens; the directory appears whole or not at all, and is refused when it was made
-of another seed or a file is missing or cut. What is written is an ordinary Hugging Face directory:
-tokenizer, chat template, config and random weights; and a file that tells the seed.
+on the agent alone, whose fixed strings it has as tokens; the directory appears whole or not at all,
+and is refused when it was made of another seed or a file is missing or cut. What is written is an
+ordinary Hugging Face directory: tokenizer, chat template, config and random weights; and a file
+that tells the seed.
 """
 
 import json

@@ -1,8 +1,9 @@
 """The warm start of the bundled model: supervised steps from random weights to version 0.
 
-It teaches the form of the campaign's agent, with its context. Invariants: what it makes is a function of configuration and seed; one that was cut off resumes from
-its last checkpoint with the same batches, in a reproducible campaign under the same stamp. Imported
-by `trainer.process.backend`, where version 0 is still to be made.
+It teaches the form of the campaign's agent, with its context. Invariants: what it makes is a
+function of configuration and seed; one that was cut off resumes from its last checkpoint with the
+same batches, in a reproducible campaign under the same stamp. Imported by
+`trainer.process.backend`, where version 0 is still to be made.
 """
 
 import random
