@@ -23,7 +23,11 @@ BUNDLED_AGENT = AgentConfig(kind="bundled")
 SUBMIT = f"echo {SUBMIT_SENTINEL}"
 
 
-class Form(Protocol):
+class CannotBeTaught(ConfigError):
+    """An agent that reads no form of the warm start."""
+
+
+class ReplyForm(Protocol):
     strings: tuple[str, ...]
     """Texts of replies in this form: a token each, so that a reply is mostly decisions."""
 
@@ -83,7 +87,7 @@ class Speech:
     """An agent, and how the policy talks to it."""
 
     agent: Agent
-    form: Form
+    form: ReplyForm
     read: Callable[[str], Reply]
     """A reply's text as the agent gets it."""
 
@@ -94,22 +98,22 @@ def taught_agent(config: AgentConfig) -> AgentConfig:
 
 
 def speech_of(config: AgentConfig) -> Speech:
-    """An agent that plays, and the form that it reads. Raises ConfigError for one that reads no
-    form of the warm start."""
+    """An agent that plays, and the form that it reads. Raises CannotBeTaught, and ConfigError for
+    one that cannot be made."""
     agent = AGENTS.make(config.kind, config)
     parse = parser_of(config.tool_parser)
 
     def read(text: str) -> Reply:
         return parse(text, agent.tools, False) if agent.tools else Reply(text=text)
 
-    forms: list[Form] = [BlockForm(), ReactForm(config.react)]
+    forms: list[ReplyForm] = [BlockForm(), ReactForm(config.react)]
     if agent.tools:
         forms = [CallForm()]
     for form in forms:
         speech = Speech(agent, form, read)
         if all(_is_read(speech, command) for command in ("cat a.py", SUBMIT)):
             return speech
-    raise ConfigError(
+    raise CannotBeTaught(
         f"the bundled model cannot be taught the agent {config.kind!r}: its warm start writes bash "
         "blocks, steps of react, and calls of the tools bash and submit in the form of hermes, and "
         "the agent as it is configured reads none of them",

@@ -32,24 +32,26 @@ SUBMIT_THOUGHT = "I submit."
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class WrittenStep:
     thought: str
     command: str
     output: str
 
 
-def steps_of(instance: TaskInstance, edit: Edit) -> tuple[Step, ...]:
+def steps_of(instance: TaskInstance, edit: Edit) -> tuple[WrittenStep, ...]:
     """Read the module, try `edit`, submit."""
     module = instance.module
     thought = EDIT_THOUGHT.format(old=edit.old.strip(), new=edit.new.strip())
     return (
-        Step(CAT_THOUGHT.format(module=module), f"cat {module}", instance.task.files[module]),
-        Step(thought, edit.sed_command(module), ""),
-        Step(SUBMIT_THOUGHT, SUBMIT, ""),
+        WrittenStep(
+            CAT_THOUGHT.format(module=module), f"cat {module}", instance.task.files[module]
+        ),
+        WrittenStep(thought, edit.sed_command(module), ""),
+        WrittenStep(SUBMIT_THOUGHT, SUBMIT, ""),
     )
 
 
-def told(steps: Sequence[Step]) -> str:
+def told(steps: Sequence[WrittenStep]) -> str:
     """A summary of these steps."""
     return " ".join(step.thought for step in steps)
 

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from bundled.forms import speech_of, taught_agent
+from bundled.forms import CannotBeTaught, speech_of, taught_agent
 from cli.operations.checks.checklist_item import Item, State
 from infra.policy.model.model_files import check_model_directory, read_facts
 from infra.policy.model.tokenizer import ChatTokenizer
@@ -32,8 +32,10 @@ def model_item(config: CampaignConfig) -> Item:
             return Item("model", State.MISSING, text, "leave chat_template_kwargs out")
         try:
             speech_of(taught_agent(config.agent))
-        except ConfigError as error:
+        except CannotBeTaught as error:
             return Item("model", State.MISSING, error.message, error.remedy)
+        except ConfigError:
+            pass  # the agent cannot be made: an item of its own tells why
         return Item("model", State.OK, "bundled, made by the campaign")
     directory = Path(model)
     if not directory.is_dir() and not directory.is_absolute() and _HUB_NAME.fullmatch(model):
