@@ -1,9 +1,10 @@
 """The bundled model: a Qwen3 of under a million parameters and its tokenizer, made on the spot.
 
-Invariants: a seed gives the same files on every machine with the same torch; the tokenizer does
-not depend on the seed; the directory appears whole or not at all, and is refused when it was made
-of another seed or a file is missing or cut. What is written is an ordinary Hugging Face directory:
-tokenizer, chat template, config and random weights; and a file that tells the seed.
+Invariants: a seed gives the same files on every machine with the same torch; the tokenizer depends
+on the agent alone, whose fixed strings it has as tokens; the directory appears whole or not at all,
+and is refused when it was made of another seed or a file is missing or cut. What is written is an
+ordinary Hugging Face directory: tokenizer, chat template, config and random weights; and a file
+that tells the seed.
 """
 
 import json
@@ -11,6 +12,7 @@ import os
 import random
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,11 +21,13 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import PreTrainedTokenizerFast
 
 from bundled.base_check import check_base
+from bundled.fixed_texts import context_texts, long_texts
+from bundled.forms import BUNDLED_AGENT, speech_of, taught_agent
 from bundled.generator import Split, draw_instance
 from bundled.shape import MAX_POSITIONS, SIZES
-from bundled.trajectories import warm_start_messages
-from mainspring.agents.bash_block import SUBMIT_SENTINEL
+from bundled.trajectories import Writer
 from mainspring.artifacts.layout import BASE_IDENTITY
+from mainspring.config.agents.agent import AgentConfig
 
 if TYPE_CHECKING:
     from transformers import Qwen3ForCausalLM
@@ -33,9 +37,18 @@ VOCAB_SIZE = 600
 """Before the protocol's own strings are added; every word of the generated tasks is one token."""
 _NUM_CORPUS_TASKS = 400
 
+# ChatML; tools as Qwen's templates have them, in the first message.
 CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
-    "{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% for message in messages %}"
+    "{% if message.role == 'tool' %}"
+    "<|im_start|>user\n<tool_response>\n{{ message.content }}\n</tool_response>"
+    "{% else %}<|im_start|>{{ message.role }}\n{{ message.content }}{% endif %}"
+    "{% if tools and loop.first %}{{ '\n\n' }}# Tools\n\n"
+    "You may call one of these functions:\n<tools>\n"
+    "{% for tool in tools %}{{ tool | tojson }}{{ '\n' }}{% endfor %}</tools>\n\n"
+    "Write a call as a JSON object with name and arguments within <tool_call></tool_call>."
+    "{% endif %}"
+    "<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
@@ -43,12 +56,8 @@ CHAT_TEMPLATE = (
 # single, so that an edit is a choice between tokens and not between segmentations.
 _PIECES = Regex(r" ?[A-Za-z]+|\n *| ?\d|_| ?[^\sA-Za-z_\d]|\s")
 
-# Fixed strings of the protocol: one token each, so that a reply is mostly decisions.
+# Fixed strings of every agent's rollouts beside those of its form: one token each.
 _PROTOCOL = (
-    "THOUGHT:",
-    "\n\n```bash\n",
-    "\n```",
-    f"echo {SUBMIT_SENTINEL}",
     "<returncode>",
     "</returncode>\n<output>\n",
     "</output>",
@@ -57,15 +66,16 @@ _PROTOCOL = (
 )
 
 
-def make_bundled_model(directory: Path, seed: int) -> None:
-    """Write the model to `directory`; nothing happens when it is there already. Raises
-    CheckpointUnusable when the model there is another seed's, or damaged."""
+def make_bundled_model(directory: Path, seed: int, agent: AgentConfig = BUNDLED_AGENT) -> None:
+    """Write the model that `agent` will be taught to `directory`; nothing happens when it is there
+    already. Raises CheckpointUnusable when the model there is another seed's, or damaged, and
+    ConfigError for an agent that cannot be taught."""
     if directory.exists():
         return check_base(directory, seed)
     directory.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
-        tokenizer = make_tokenizer()
+        tokenizer = make_tokenizer(agent)
         tokenizer.save_pretrained(staging)
         make_model(tokenizer, seed).save_pretrained(staging)
         sizes = {path.name: path.stat().st_size for path in staging.iterdir()}
@@ -77,8 +87,11 @@ def make_bundled_model(directory: Path, seed: int) -> None:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def make_tokenizer() -> PreTrainedTokenizerFast:
-    """Byte-level BPE over generated rollouts, with ChatML."""
+def make_tokenizer(agent: AgentConfig = BUNDLED_AGENT) -> PreTrainedTokenizerFast:
+    """Byte-level BPE over generated rollouts of the agent, with ChatML. Raises ConfigError."""
+    taught = taught_agent(agent)
+    strings = (*speech_of(taught).form.strings, *_PROTOCOL)
+    long = long_texts(taught, _wrapped(Tokenizer(models.BPE())))
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -88,7 +101,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     )
     bpe.decoder = decoders.ByteLevel()
     bpe.train_from_iterator(
-        _corpus(),
+        _corpus(taught, (*long, *strings)),
         trainers.BpeTrainer(
             vocab_size=VOCAB_SIZE,
             special_tokens=[END_OF_TEXT, IM_START, IM_END],
@@ -96,7 +109,11 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
             show_progress=False,
         ),
     )
-    bpe.add_tokens([AddedToken(text, normalized=False) for text in _PROTOCOL])
+    bpe.add_tokens([AddedToken(text, normalized=False) for text in (*strings, *long)])
+    return _wrapped(bpe)
+
+
+def _wrapped(bpe: Tokenizer) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=bpe,
         eos_token=IM_END,
@@ -131,18 +148,19 @@ def _token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
     return token_id
 
 
-def _corpus() -> list[str]:
+def _corpus(agent: AgentConfig, strings: Sequence[str]) -> list[str]:
     """Rollouts drawn for this alone; no weight is trained on them. The words of the held-out
     templates are among them, so that those are whole tokens too."""
     rng = random.Random("tokenizer")
+    writer = Writer(agent)
     splits: tuple[Split, ...] = ("train", "heldout_templates")
-    rollouts = [
-        warm_start_messages(draw_instance(rng, split, "tokenizer"), rng)
-        for split in splits
-        for _ in range(_NUM_CORPUS_TASKS)
-    ]
-    texts = [f"{m['role']}\n{m['content']}" for rollout in rollouts for m in rollout]
+    texts: list[str] = []
+    for split in splits:
+        for _ in range(_NUM_CORPUS_TASKS):
+            written = writer.draw(draw_instance(rng, split, "tokenizer"), rng)
+            texts += written.texts
+            texts += context_texts(agent.context)
     # The protocol's strings become tokens of their own and must not use up merges.
-    for fixed in _PROTOCOL:
+    for fixed in strings:
         texts = [text.replace(fixed, "") for text in texts]
     return texts

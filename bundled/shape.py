@@ -17,7 +17,7 @@ SIZES = {
 }
 """By the names of config.json; the vocabulary is the tokenizer's."""
 VOCAB_SIZE = 609
-"""Size of the tokenizer as it is made: its merges, and the protocol's own strings."""
+"""Size of the tokenizer for the agent "bundled": its merges, and the protocol's own strings."""
 
 
 def config() -> dict[str, object]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bundled.forms import speech_of
 from mainspring.config.files.reading import (
     check_evaluation,
     load_campaign,
@@ -40,6 +41,16 @@ def test_every_example_has_a_page_that_the_index_names() -> None:
 def test_campaign_files_load(file: Path) -> None:
     config = load_campaign(file)
     assert config.name and config.trainer.device in ("cpu", "cuda")
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("bundled-agents/*.toml")), ids=str)
+def test_campaigns_of_other_agents_are_the_quickstarts(file: Path) -> None:
+    """But for the agent, its turns and what it may see, so that their figures can be compared."""
+    config = load_campaign(file)
+    speech_of(config.agent)
+    quickstart = load_campaign(EXAMPLES.parent / "bundled" / "quickstart.toml")
+    for section in ("tasks", "trainer", "evaluation", "sandbox"):
+        assert getattr(config, section) == getattr(quickstart, section), section
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("qwen3-*/campaign.toml")), ids=str)

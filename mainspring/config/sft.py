@@ -127,12 +127,13 @@ class SftConfig(RunConfig):
     @property
     def ranks(self) -> CampaignConfig:
         """Configuration of its ranks: a campaign of this model, layout and optimizer. The bundled
-        model begins with its random weights."""
+        model begins with its random weights, and with the tokenizer of the agent "bundled"."""
         shared = {name: getattr(self.trainer, name) for name in ParallelConfig.model_fields}
         bundled = self.policy.model == BUNDLED
         warm = WarmStartConfig(copy_steps=0, steps=0) if bundled else None
         trainer = shared | {"optimizer": self.trainer.optimizer.model_dump(), "warm_start": warm}
         fields = {"name": self.name, "seed": self.seed, "policy": self.policy, "trainer": trainer}
+        fields |= {"agent": {"kind": BUNDLED}} if bundled else {}
         return CampaignConfig.model_validate(fields, context=STORED)
 
 

@@ -8,9 +8,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bundled import shape
+from bundled.forms import BUNDLED_AGENT
 from bundled.generator import make_instances
 from bundled.model import IM_END, make_bundled_model, make_tokenizer
-from bundled.trajectories import warm_start_messages
+from bundled.trajectories import Writer
 from mainspring.agents.bundled import BundledAgent
 from mainspring.planning.model_shape import read_shape, shape_of
 from mainspring.training.training_faults import CheckpointUnusable
@@ -85,11 +86,11 @@ def test_the_chat_template_is_chatml(model_dir: Path) -> None:
 
 def test_rollouts_survive_the_tokenizer_and_operators_stay_single() -> None:
     tokenizer = make_tokenizer()
-    rng = random.Random(0)
+    rng, writer = random.Random(0), Writer(BUNDLED_AGENT)
     for instance in make_instances(0, "heldout_templates", 30):
-        for message in warm_start_messages(instance, rng):
-            ids = tokenizer.encode(message["content"], add_special_tokens=False)
-            assert tokenizer.decode(ids) == message["content"]
+        for text in writer.draw(instance, rng).texts:
+            ids = tokenizer.encode(text, add_special_tokens=False)
+            assert tokenizer.decode(ids) == text
     assert len(tokenizer.encode("<=", add_special_tokens=False)) == 2
     assert len(tokenizer.encode("128", add_special_tokens=False)) == 3
 

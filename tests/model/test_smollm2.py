@@ -18,8 +18,9 @@ from cluster import Host, bwrap_or_skip, cluster_of
 from scripted import ScriptedPolicy
 from transformers import AutoModelForCausalLM
 
+from bundled.forms import BUNDLED_AGENT
 from bundled.generator import TaskInstance, make_instances
-from bundled.trajectories import rollout_messages
+from bundled.trajectories import Writer
 from cli.operations.machine.embedded_stack import StackInfo
 from cli.operations.machine.fleet import Fleet
 from cli.operations.runs import campaign_launch as launch
@@ -185,11 +186,8 @@ class SolvingPolicy(ScriptedPolicy):
     ) -> Completion:
         record = await rollouts.get(self._db, RolloutId(sticky))
         instance = self._known[record.task]
-        said = [
-            message["content"]
-            for message in rollout_messages(instance, instance.fix)
-            if message["role"] == "assistant"
-        ]
+        written = Writer(BUNDLED_AGENT).rollout(instance, instance.fix)
+        said = [call.text for call in written.calls]
         before, _ = await turns.history(self._db, record.id, record.epoch)
         ids = tuple(self._text.reply_ids(said[len(before)]))
         return Completion(ids, (-0.1,) * len(ids), (VersionSpan(0, 0, len(ids)),), "stop", 0.0)

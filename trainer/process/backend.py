@@ -163,7 +163,7 @@ class RayTrainer:
         else:
             from bundled.model import make_bundled_model
 
-            make_bundled_model(base, config.seed)
+            make_bundled_model(base, config.seed, config.agent)
         return base
 
     def _warm_directory(self, config: CampaignConfig) -> Path:

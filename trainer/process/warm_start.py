@@ -1,8 +1,9 @@
 """The warm start of the bundled model: supervised steps from random weights to version 0.
 
-Invariants: what it makes is a function of configuration and seed; one that was cut off resumes from
-its last checkpoint with the same batches, in a reproducible campaign under the same stamp. Imported
-by `trainer.process.backend`, where version 0 is still to be made.
+It teaches the form of the campaign's agent, with its context. Invariants: what it makes is a
+function of configuration and seed; one that was cut off resumes from its last checkpoint with the
+same batches, in a reproducible campaign under the same stamp. Imported by
+`trainer.process.backend`, where version 0 is still to be made.
 """
 
 import random
@@ -12,6 +13,9 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from bundled.forms import taught_agent
+from bundled.served_text import ServedText
+from bundled.trajectories import Writer
 from bundled.warm_start_data import copy_batch, supervised_batch
 from mainspring.algorithms.schedule import Schedule
 from mainspring.config.training.optimizer import WarmStartConfig
@@ -35,18 +39,19 @@ def warm_start(
     progress: Callable[[str], None],
 ) -> None:
     """Train the ranks of `driver`, which hold the weights of `base`; checkpoints go to `directory`.
-    Raises TrainerLost and CheckpointUnusable."""
+    Raises TrainerLost, CheckpointUnusable, and ConfigError for an agent that cannot be taught."""
     config = job.config
     if config.schedule is Schedule.REPRODUCIBLE:
         # Version 0 is of one stamp: what another machine has begun is not resumed on this one.
         directory /= driver.stamp.digest
     tokenizer = AutoTokenizer.from_pretrained(base)
+    writer = Writer(taught_agent(config.agent), config.policy, ServedText(tokenizer))
     done = _resume(driver, job, directory)
     total = warm.copy_steps + warm.steps
     with ThreadPoolExecutor(max_workers=1) as ahead:  # draws a batch while the last one trains
 
         def draw(step: int) -> "Future[tuple[list[WeightedSequence], float]]":
-            return ahead.submit(_batch, config.seed, step, warm, tokenizer)
+            return ahead.submit(_batch, config.seed, step, warm, tokenizer, writer)
 
         drawn = draw(done)
         for step in range(done, total):
@@ -70,11 +75,11 @@ def _resume(driver: TrainerDriver, job: TrainerJob, directory: Path) -> int:
 
 
 def _batch(
-    seed: int, step: int, warm: WarmStartConfig, tokenizer: PreTrainedTokenizerBase
+    seed: int, step: int, warm: WarmStartConfig, tokenizer: PreTrainedTokenizerBase, writer: Writer
 ) -> tuple[list[WeightedSequence], float]:
     """Batch and rate factor of one step: a function of the seed and the step alone."""
     rng = random.Random(f"warm-start/{seed}/{step}")
     if step < warm.copy_steps:
         return copy_batch(rng, len(tokenizer), warm.copy_batch_size), copy_scale(step)
-    batch = supervised_batch(rng, tokenizer, warm.batch_size, warm.context_loss_weight)
+    batch = supervised_batch(rng, writer, warm.batch_size, warm.context_loss_weight)
     return batch, warm_start_scale(step - warm.copy_steps, warm.steps)

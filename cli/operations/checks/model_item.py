@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from bundled.forms import CannotBeTaught, speech_of, taught_agent
 from cli.operations.checks.checklist_item import Item, State
 from infra.policy.model.model_files import check_model_directory, read_facts
 from infra.policy.model.tokenizer import ChatTokenizer
@@ -15,7 +16,7 @@ from infra.policy.model.weight_files import check_same_weights
 from mainspring.artifacts import layout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.section import BUNDLED
-from mainspring.errors import ModelError
+from mainspring.errors import ConfigError, ModelError
 from mainspring.ids import campaign_id
 from mainspring.planning.model_shape import read_shape
 from mainspring.planning.rank_kinds import check_divides
@@ -29,6 +30,12 @@ def model_item(config: CampaignConfig) -> Item:
         if any(_variables(config)):
             text = "the bundled model's chat template has no variables"
             return Item("model", State.MISSING, text, "leave chat_template_kwargs out")
+        try:
+            speech_of(taught_agent(config.agent))
+        except CannotBeTaught as error:
+            return Item("model", State.MISSING, error.message, error.remedy)
+        except ConfigError:
+            pass  # the agent cannot be made: an item of its own tells why
         return Item("model", State.OK, "bundled, made by the campaign")
     directory = Path(model)
     if not directory.is_dir() and not directory.is_absolute() and _HUB_NAME.fullmatch(model):

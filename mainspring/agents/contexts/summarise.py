@@ -12,6 +12,7 @@ from mainspring.agents.contexts.protocol import Count, History
 from mainspring.config.agents.context import ContextConfig
 from mainspring.programs.request import ChatMessage, Role
 
+OPENING = "Summary of the work so far:\n"
 NOTHING = "(nothing was written)"
 
 
@@ -35,9 +36,7 @@ class Summarise:
     async def open(
         self, history: History, summary: str, budget: int, count: Count
     ) -> Sequence[ChatMessage] | None:
-        told = ChatMessage(
-            role=Role.USER, text=f"Summary of the work so far:\n{summary.strip() or NOTHING}"
-        )
+        told = ChatMessage(role=Role.USER, text=f"{OPENING}{summary.strip() or NOTHING}")
         newest = [message for turn in history.turns for message in turn]
         for turns in (newest, [shortened(each, self._config.lines) for each in newest], []):
             messages = [*history.fixed, told, *turns]

@@ -39,7 +39,8 @@ class OptimizerConfig(Section):
 
 
 class WarmStartConfig(Section):
-    """Supervised warm start on generated trajectories whose edits are drawn at random."""
+    """Supervised warm start on generated trajectories whose edits are drawn at random. They are
+    played by the campaign's agent, with its context."""
 
     copy_steps: Annotated[int, Within(le=MANY)] = Field(default=200, ge=0)
     """Steps on repeated random segments, which teach copying: without it nothing is learned."""

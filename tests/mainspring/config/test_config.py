@@ -251,6 +251,7 @@ def test_a_supervised_run_is_stored_and_read_with_its_own_sections(tmp_path: Pat
     assert (ranks.trainer.engine_name, ranks.trainer.optimizer.lr) == ("plain", 0.1)
     assert ranks.trainer.optimizer.final_lr_fraction == 0.1
     assert ranks.trainer.warm_start is not None and ranks.trainer.warm_start.steps == 0
+    assert ranks.agent.kind == "bundled"  # the commands make the tokenizer of this one
 
 
 @pytest.mark.parametrize(
