@@ -56,11 +56,14 @@ def supervised_batch(
 
 
 def sequences_of(calls: Sequence[Call], context_loss_weight: float) -> list[WeightedSequence]:
-    """The branches of a rollout. Replies count once, in the first branch that has them."""
+    """The branches of a rollout. Replies count once, in the first branch that has them; prompts and
+    observations in the first branch alone: later ones repeat them, and would outweigh the edit."""
     return [
         WeightedSequence(
             sample.token_ids,
-            np.where(sample.action_mask, 1.0, context_loss_weight).astype(np.float32),
+            np.where(sample.action_mask, 1.0, 0.0 if place else context_loss_weight).astype(
+                np.float32
+            ),
         )
-        for sample in samples_of("warm start", calls)
+        for place, sample in enumerate(samples_of("warm start", calls))
     ]
