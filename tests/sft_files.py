@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 from bundled.generator import draw_instance
-from bundled.trajectories import warm_start_messages
+from tests.bundled_chats import drawn_chat
 
 ROWS = 24
 
@@ -15,7 +15,7 @@ def write_chats(path: Path, number: int = ROWS) -> Path:
     rng = random.Random("sft-tests")
     lines = []
     for _ in range(number):
-        messages = warm_start_messages(draw_instance(rng, "train", "sft"), rng)
+        messages = drawn_chat(draw_instance(rng, "train", "sft"), rng)
         lines.append(json.dumps({"messages": messages}))
     path.write_text("\n".join(lines) + "\n")
     return path

@@ -6,7 +6,17 @@ from types import ModuleType
 
 from temporalio import activity
 
-from activities import campaigns, extensions, grading, judging, playing, rollouts, runs, sandbox
+from activities import (
+    campaigns,
+    extensions,
+    grading,
+    judging,
+    own_rewards,
+    playing,
+    rollouts,
+    runs,
+    sandbox,
+)
 from activities.programs import programs, sessions
 from activities.replies import answers, replies
 from activities.training import publishing, sending, sft, sft_training, training
@@ -19,6 +29,7 @@ MODULES = (
     extensions,
     grading,
     judging,
+    own_rewards,
     playing,
     programs,
     publishing,

@@ -248,7 +248,7 @@ async def test_show_tells_everything(store: Database) -> None:
         "not resolved: a hidden test fails; reward 0",
         "Fix it.",
         "turn 1 (version 0, 1; 7 + 5 tokens; 0.2 s)",
-        "[exit 0, 0.5 s]",
+        "[exit 0, 0.5 s, reward 0]",
         "not run: Your reply had 0 bash blocks",
         "+x = 2",
         "1 failed: test_limit",

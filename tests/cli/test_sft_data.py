@@ -10,10 +10,12 @@ import pyarrow.parquet
 import pytest
 from transformers import AutoTokenizer
 
+from bundled.forms import BUNDLED_AGENT
 from bundled.generator import draw_instance
 from bundled.model import make_bundled_model
-from bundled.trajectories import warm_start_messages
-from bundled.warm_start_data import encode_rollout
+from bundled.served_text import ServedText
+from bundled.trajectories import Writer
+from bundled.warm_start_data import sequences_of
 from cli.operations.machine.embedded_stack import StackInfo
 from cli.operations.runs import sft_files
 from cli.operations.runs.run_launch import Conductor
@@ -27,6 +29,7 @@ from mainspring.config.settings import load_settings
 from mainspring.config.sft import SftConfig
 from mainspring.errors import UsageError
 from mainspring.trajectories.samples import Sample
+from tests.bundled_chats import drawn_chat
 from tests.sft_files import write_chats
 
 
@@ -60,14 +63,16 @@ async def read(
 async def test_a_chat_has_the_tokens_of_a_rollout_and_only_replies_are_trained(
     db: Database, model: Path, tmp_path: Path
 ) -> None:
-    rng = random.Random("sft-data")
-    chats = [warm_start_messages(draw_instance(rng, "train", "t"), rng) for _ in range(4)]
+    instances = [draw_instance(random.Random(n), "train", "t") for n in range(4)]
+    chats = [drawn_chat(each, random.Random(n)) for n, each in enumerate(instances)]
     file = tmp_path / "chats.jsonl"
     file.write_text("\n".join(json.dumps({"messages": chat, "reward": 1.0}) for chat in chats))
     found, _ = await read(db, model, file)
     tokenizer = AutoTokenizer.from_pretrained(model)
-    for sample, chat in zip(found, chats, strict=True):
-        expected = encode_rollout(tokenizer, chat, 0.0)
+    writer = Writer(BUNDLED_AGENT, text=ServedText(tokenizer))
+    for n, (sample, instance) in enumerate(zip(found, instances, strict=True)):
+        written = writer.draw(instance, random.Random(n))
+        [expected] = sequences_of(written.calls, 0.0)
         assert sample.token_ids.tolist() == expected.token_ids.tolist()
         assert sample.action_mask.tolist() == (expected.weights > 0).tolist()
     assert [sample.rollout for sample in found] == [f"{file}:{n}" for n in (1, 2, 3, 4)]

@@ -128,6 +128,7 @@ def _campaign_list(_: Path) -> None:
 
 def _campaign(_: Path) -> None:
     from cli.campaign.campaign_screen import print_one
+    from infra.db.reading.agents import AgentFigures
     from mainspring.status import CampaignKind
     from mainspring.words.waits import Wait
 
@@ -145,6 +146,7 @@ def _campaign(_: Path) -> None:
         fingerprint=None,
         steps=[],
         judge_warnings=[HOSTILE],
+        agents=[AgentFigures(HOSTILE, 1, 1, 1, 0.5, 2.0)],
         **words,
     )
     print_one(

@@ -7,7 +7,6 @@ import time
 import pytest
 
 from bundled.generator import make_instances
-from bundled.trajectories import warm_start_messages
 from mainspring.agents.bash_block import parse_bash_block
 from mainspring.agents.protocol import Command
 from mainspring.ids import TaskId
@@ -17,6 +16,7 @@ from mainspring.status import Suspicion
 from mainspring.tasks.criterion import ExitCode, TestLog
 from mainspring.tasks.swe_task import SweTask
 from tests.adversarial.suspicion_table import TALLY
+from tests.bundled_chats import drawn_chat
 
 HISTORY = Suspicion.SEARCHED_HISTORY
 TESTS = Suspicion.LOOKED_FOR_TESTS
@@ -313,7 +313,7 @@ def test_what_the_warm_start_teaches_is_ordinary() -> None:
     rng = random.Random(3)
     for instance in make_instances(3, "train", 40):
         scripts = []
-        for message in warm_start_messages(instance, rng):
+        for message in drawn_chat(instance, rng):
             action = parse_bash_block(message["content"])
             if message["role"] == "assistant" and isinstance(action, Command):
                 scripts.append(action.command)
