@@ -15,6 +15,7 @@ from program_cluster import (
     standing_cluster,
     ungated_cluster,
 )
+from scripted import SUBMIT
 
 from cli.operations.machine.embedded_stack import StackInfo
 from tests.conftest import Standing
@@ -38,6 +39,8 @@ async def workers(
 async def cluster(workers: Cluster) -> AsyncIterator[Cluster]:
     """The shared workers with a policy that has said nothing yet."""
     workers.policy.asked.clear()
+    # What an earlier test left may have nothing more to say, and such a reply is retried for a day.
+    workers.policy.say = lambda rollout, turn: SUBMIT
     workers.policy.gate = None
     workers.policy.hold = None
     workers.policy.say_by_seed = None
