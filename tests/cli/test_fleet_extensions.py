@@ -154,7 +154,7 @@ async def test_every_process_is_asked(
         file.write_text(
             f"""{known}
 [agent]
-kind = "mainspring.agents.program:ProgramAgent"
+kind = "mainspring.agents.bash:BashAgent"
 [policy]
 engines = ["http://127.0.0.1:9"]
 [trainer]
