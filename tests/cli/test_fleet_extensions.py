@@ -154,7 +154,9 @@ async def test_every_process_is_asked(
         file.write_text(
             f"""{known}
 [agent]
-kind = "mainspring.agents.bash:BashAgent"
+kind = "bash"
+[environments]
+other = "infra.environments.swe:SweEnvironment"
 [policy]
 engines = ["http://127.0.0.1:9"]
 [trainer]
