@@ -216,7 +216,7 @@ def _value(annotation: object) -> object:
 
 
 def _beside_text(annotation: object) -> object:
-    """The section's type, of values that are text or a section; None for everything else."""
+    """The section's type, of values that are text or a section; None for other types."""
     inside = typing.get_args(annotation)
     choices = [typing.get_args(choice) for choice in typing.get_args(inside[0])] if inside else []
     is_either = len(choices) == 2 and choices[0][:1] == (str,)

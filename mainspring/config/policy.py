@@ -14,6 +14,14 @@ ENDPOINTS_OWN = "default"
 """In the place of a temperature: none is sent."""
 
 
+def checked_url(url: str, info: ValidationInfo) -> str:
+    """A base URL without a slash at its end. Raises ValueError for what is none, unless it is read
+    from the store."""
+    if info.context != STORED and (fault := url_fault(url)):
+        raise ValueError(f"{url!r} is not an http(s) URL: {fault}")
+    return url.rstrip("/")
+
+
 def url_fault(url: str) -> str:
     """Why `url` is no base URL of a service, in words; empty: it is one."""
     if any(character.isspace() or not character.isprintable() for character in url):
@@ -65,10 +73,7 @@ class PolicyConfig(Section):
     @field_validator("engines")
     @classmethod
     def _urls(cls, engines: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        for url in engines if info.context != STORED else ():
-            if fault := url_fault(url):
-                raise ValueError(f"{url!r} is not an http(s) URL: {fault}")
-        return tuple(url.rstrip("/") for url in engines)
+        return tuple(checked_url(url, info) for url in engines)
 
     @field_validator("temperature", mode="before")
     @classmethod

@@ -33,10 +33,7 @@ class Handler(Answer):
         data = json.dumps({"choices": [choice | {"finish_reason": "stop"}]}).encode()
         with Path(sys.argv[2]).open("a") as log:
             log.write(f"{digest(prompt)}\n")
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        self.answer(data)
 
 
 if __name__ == "__main__":

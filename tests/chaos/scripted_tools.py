@@ -70,10 +70,7 @@ class Handler(Answer):
             message = {"role": "assistant", "content": f"Turn {turn}.", "tool_calls": calls}
         choice = {"message": message, "finish_reason": "stop"}
         data = json.dumps({"choices": [choice]}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        self.answer(data)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,9 @@ from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.database import Database
 from infra.db.runs import runs
 from infra.db.tasks import tasks
-from infra.stack import ports
 from mainspring.ids import CampaignId, TaskId
 from mainspring.tasks.swe_task import SweTask
+from tests.chaos.endpoint_process import EndpointProcess
 from tests.waiting import until
 
 NUM_TASKS = 40
@@ -38,39 +37,9 @@ TIMEOUT_S = 400.0
 SOURCE = "chaos-evaluation"
 
 
-@dataclass(slots=True)
-class Engine:
-    """A process that is started again some seconds after each kill."""
-
-    port: int = field(default_factory=ports.pick)
-    process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1"
-
-    def start(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.chaos.scripted_engine", str(self.port)]
-        )
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
-
-    async def answers(self) -> bool:
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        except OSError:
-            return False
-        writer.close()
-        return True
-
-
 @asynccontextmanager
-async def engine_running() -> AsyncIterator[Engine]:
-    engine = Engine()
+async def engine_running() -> AsyncIterator[EndpointProcess]:
+    engine = EndpointProcess("tests.chaos.scripted_engine")
     engine.start()
     try:
         await until(engine.answers)
@@ -79,7 +48,9 @@ async def engine_running() -> AsyncIterator[Engine]:
         engine.kill()
 
 
-async def evaluate(stack: StackInfo, engine: Engine, name: str, output: Path) -> dict[str, Any]:
+async def evaluate(
+    stack: StackInfo, engine: EndpointProcess, name: str, output: Path
+) -> dict[str, Any]:
     """The command to its end; results by task."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "mainspring", "eval", "run", "--source", SOURCE),
@@ -97,7 +68,9 @@ async def evaluate(stack: StackInfo, engine: Engine, name: str, output: Path) ->
     return {line["instance_id"]: line for line in map(json.loads, lines)}
 
 
-async def disturb(stack: StackInfo, db: Database, engine: Engine, campaign: CampaignId) -> int:
+async def disturb(
+    stack: StackInfo, db: Database, engine: EndpointProcess, campaign: CampaignId
+) -> int:
     """Kill while the evaluation runs; the number of sandboxes that were killed."""
     dice = random.Random(0)
     num_killed = 0

@@ -14,7 +14,6 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -26,9 +25,9 @@ from infra.db.database import Database
 from infra.db.rollouts import judgements, rollouts, turns
 from infra.db.runs import runs
 from infra.db.tasks import tasks
-from infra.stack import ports
 from mainspring.ids import CampaignId, TaskId
 from mainspring.tasks.swe_task import SweTask
+from tests.chaos.endpoint_process import EndpointProcess
 from tests.chaos.fault_roles import Role
 from tests.chaos.fault_schedule import processes
 from tests.chaos.scripted_tools import MARKS
@@ -82,39 +81,8 @@ split = "test"
 """
 
 
-@dataclass(slots=True)
-class Endpoint:
-    """A process that is started again after each kill."""
-
-    module: str
-    arguments: tuple[str, ...] = ()
-    port: int = field(default_factory=ports.pick)
-    process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1"
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", self.module, str(self.port), *self.arguments]
-        self.process = subprocess.Popen(command)
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
-
-    async def answers(self) -> bool:
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        except OSError:
-            return False
-        writer.close()
-        return True
-
-
 @asynccontextmanager
-async def running(*endpoints: Endpoint) -> AsyncIterator[None]:
+async def running(*endpoints: EndpointProcess) -> AsyncIterator[None]:
     for endpoint in endpoints:
         endpoint.start()
     try:
@@ -127,7 +95,11 @@ async def running(*endpoints: Endpoint) -> AsyncIterator[None]:
 
 
 async def disturb(
-    stack: StackInfo, db: Database, judge: Endpoint, campaign: CampaignId, killed: Counter[str]
+    stack: StackInfo,
+    db: Database,
+    judge: EndpointProcess,
+    campaign: CampaignId,
+    killed: Counter[str],
 ) -> None:
     """Kill until NUM_KILLS are done, and count how many of each."""
     dice = random.Random(0)
@@ -175,8 +147,8 @@ async def test_no_judgement_is_lost_or_asked_twice_and_no_tool_runs_twice(
         for number in range(NUM_TASKS)
     ]
     log = tmp_path / "votes"
-    engine = Endpoint("tests.chaos.scripted_tools")
-    judge = Endpoint("tests.chaos.scripted_judge", (str(log),))
+    engine = EndpointProcess("tests.chaos.scripted_tools")
+    judge = EndpointProcess("tests.chaos.scripted_judge", (str(log),))
     campaign = CampaignId("chaos-judged")
     async with Database.open(stack.database_url) as db, running(engine, judge):
         await tasks.put_tasks(db, made)

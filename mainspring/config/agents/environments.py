@@ -10,8 +10,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from mainspring.config.policy import url_fault
-from mainspring.config.section import LARGE, MANY, STORED, Section, Switch, Within
+from mainspring.config.policy import checked_url
+from mainspring.config.section import LARGE, MANY, Section, Switch, Within
 
 PORT = "{port}"
 """In an argument of the command: the port at which the service is asked."""
@@ -102,9 +102,7 @@ class EnvironmentConfig(Section):
     @field_validator("url")
     @classmethod
     def _is_a_url(cls, url: str, info: ValidationInfo) -> str:
-        if url and info.context != STORED and (fault := url_fault(url)):
-            raise ValueError(f"{url!r} is not an http(s) URL: {fault}")
-        return url.rstrip("/")
+        return checked_url(url, info) if url else url
 
     @model_validator(mode="after")
     def _is_somewhere(self) -> Self:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from mainspring.config.policy import url_fault
+from mainspring.config.policy import checked_url
 from mainspring.config.section import MANY_TOKENS, STORED, YEAR_S, Section, Switch, Within
 
 ENDPOINT = "openai"
@@ -123,19 +123,16 @@ class JudgeConfig(Section):
     @field_validator("engines")
     @classmethod
     def _are_urls(cls, engines: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        for url in engines if info.context != STORED else ():
-            if fault := url_fault(url):
-                raise ValueError(f"{url!r} is not an http(s) URL: {fault}")
+        checked = tuple(checked_url(url, info) for url in engines)
+        for url in checked if info.context != STORED else ():
             if urlsplit(url).port == 0:
                 raise ValueError(f"{url!r} has port 0: give the engine's port")
-        return tuple(url.rstrip("/") for url in engines)
+        return checked
 
     @field_validator("url")
     @classmethod
     def _is_a_url(cls, url: str, info: ValidationInfo) -> str:
-        if url and info.context != STORED and (fault := url_fault(url)):
-            raise ValueError(f"{url!r} is not an http(s) URL: {fault}")
-        return url.rstrip("/")
+        return checked_url(url, info) if url else url
 
     @model_validator(mode="after")
     def _an_endpoint_has_an_address(self) -> Self:

@@ -1,6 +1,6 @@
 """The shell of a sandbox on a folder of this machine, as it meets an image's repository.
 
-No isolation: what the agent does is done from outside, but for commands that harm nobody."""
+No isolation: what the agent does is done from outside, but for harmless commands."""
 
 import asyncio
 import subprocess
