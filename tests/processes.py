@@ -1,5 +1,8 @@
 """Processes that tests look at from outside."""
 
+import contextlib
+from collections.abc import Callable
+
 import psutil
 
 
@@ -9,6 +12,28 @@ def runs(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def running(is_wanted: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
+    """Those that it is true of; the ones that end while it looks, and zombies, are left out."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if is_wanted(process) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def with_children(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Each, followed by everything that it started and that has not ended."""
+    found = []
+    for process in processes:
+        found.append(process)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += process.children(recursive=True)
+    return found
 
 
 def words(process: psutil.Process) -> list[str]:

@@ -26,6 +26,7 @@ from mainspring.config.settings import load_settings
 from mainspring.ids import CampaignId, campaign_id
 from mainspring.protocol.activities import PREPARE_POLICY
 from mainspring.protocol.campaign import CampaignRef, PolicyRef
+from tests.processes import running
 from tests.waiting import until
 from workflows import activity_calls
 
@@ -208,14 +209,9 @@ def pid_of(fleet: Fleet, name: str = "trainer") -> int:
 
 def of_ray(trainer: int) -> list[psutil.Process]:
     """Processes of the cluster that the trainer of this process id started, wherever they hang."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if any(f"/ms-ray-{trainer}-" in argument for argument in process.cmdline()):
-                found.append(process)
-        except psutil.NoSuchProcess:
-            continue
-    return found
+    return running(
+        lambda process: any(f"/ms-ray-{trainer}-" in argument for argument in process.cmdline())
+    )
 
 
 def ranks_of(trainer: int) -> list[int]:
@@ -232,16 +228,13 @@ def ranks_of(trainer: int) -> list[int]:
 
 def writers(log: Path) -> list[int]:
     """Ranks that print into this file now; of a rank that ended the next one renames it."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if "RankActor" in " ".join(process.cmdline()) and any(
-                each.path == str(log) for each in process.open_files()
-            ):
-                found.append(process.pid)
-        except (psutil.NoSuchProcess, psutil.ZombieProcess):
-            continue
-    return found
+    ranks = running(
+        lambda process: (
+            "RankActor" in " ".join(process.cmdline())
+            and any(each.path == str(log) for each in process.open_files())
+        )
+    )
+    return [rank.pid for rank in ranks]
 
 
 def folders(trainer: int) -> list[Path]:

@@ -39,6 +39,7 @@ from mainspring.ids import CampaignId, campaign_workflow
 from mainspring.protocol.run import RunState
 from mainspring.status import CampaignStatus
 from mainspring.words.waits import Wait, waits
+from tests.processes import running, with_children
 from tests.waiting import until
 
 SOURCE = "no-worker"
@@ -370,12 +371,8 @@ async def test_every_command_tells_that_a_service_stands_still(
 
 def _processes_of(idle: StackInfo, service: str) -> list[psutil.Process]:
     folder = str(idle.home)
-    found = [
-        each
-        for each in psutil.process_iter()
-        if each.name() == service and folder in " ".join(each.cmdline())
-    ]
-    return [*found, *(child for each in found for child in each.children(recursive=True))]
+    found = running(lambda each: each.name() == service and folder in " ".join(each.cmdline()))
+    return with_children(found)
 
 
 async def test_a_run_that_has_just_ended_waits_for_nothing(idle: StackInfo, db: Database) -> None:

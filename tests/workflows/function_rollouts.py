@@ -20,6 +20,7 @@ from mainspring.config.policy import PolicyConfig
 from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId
 from mainspring.protocol.rollout import RolloutResult
 from mainspring.tasks.own_task import OwnTask
+from tests.processes import running
 from tests.waiting import until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-function"
@@ -78,15 +79,7 @@ async def play(
 def processes_of(rollout: RolloutId) -> list[psutil.Process]:
     """Of its function, and what that started."""
     mark = f"{rollout.replace('/', '.')}."
-    found = []
-    for each in psutil.process_iter():
-        try:
-            is_its = mark in each.environ().get(LABEL, "")
-            if is_its and each.status() != psutil.STATUS_ZOMBIE:
-                found.append(each)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return found
+    return running(lambda process: mark in process.environ().get(LABEL, ""))
 
 
 @asynccontextmanager

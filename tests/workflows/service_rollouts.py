@@ -17,6 +17,7 @@ from mainspring.config.files.reading import read_environments, read_run_file
 from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId
 from mainspring.protocol.rollout import RolloutResult
 from mainspring.tasks.own_task import OwnTask
+from tests.processes import running
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "agentgym"
 FILE = EXAMPLE / "campaign.toml"
@@ -77,12 +78,4 @@ async def play(
 
 def processes_of(campaign: str) -> list[psutil.Process]:
     """Services that nodes started for a campaign."""
-    found = []
-    for each in psutil.process_iter():
-        try:
-            label = each.environ().get(LABEL, "")
-        except psutil.Error:
-            continue
-        if f"/{campaign}-rooms." in label:
-            found.append(each)
-    return found
+    return running(lambda process: f"/{campaign}-rooms." in process.environ().get(LABEL, ""))

@@ -24,6 +24,7 @@ from mainspring.config.policy import PolicyConfig
 from mainspring.environments.protocol import EnvironmentBroken, Place, WorldLost
 from mainspring.ids import RolloutId, SandboxId, TaskId
 from mainspring.tasks.own_task import OwnTask
+from tests.processes import running
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[3]
@@ -211,11 +212,9 @@ async def test_what_a_service_left_is_ended_by_the_next_process(tmp_path: Path) 
     command = [sys.executable, "-m", "tests.infra.environments.holding_service", str(tmp_path)]
     holder, pid = held([*command, "{python}", "-c", program])
     label = psutil.Process(pid).environ()["MAINSPRING_FUNCTION"]
-    left = [
-        each
-        for each in psutil.process_iter()
-        if each.name() == "sleep" and each.environ().get("MAINSPRING_FUNCTION") == label
-    ]
+    left = running(
+        lambda each: each.name() == "sleep" and each.environ().get("MAINSPRING_FUNCTION") == label
+    )
     assert len(left) == 1
     holder.kill()
     holder.wait()

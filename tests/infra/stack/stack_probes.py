@@ -7,18 +7,17 @@ import asyncpg
 import psutil
 from temporalio.client import Client
 
+from tests.processes import running, with_children
+
 
 def processes_of(home: Path) -> list[psutil.Process]:
     """Servers whose command line names the home folder, and their children."""
-    found: list[psutil.Process] = []
-    for process in psutil.process_iter():
-        try:
-            named = any(str(home) in word for word in process.cmdline())
-            if named and process.name() in ("postgres", "temporal"):
-                found += [process, *process.children(recursive=True)]
-        except psutil.NoSuchProcess:
-            continue
-    return found
+
+    def is_server(process: psutil.Process) -> bool:
+        named = any(str(home) in word for word in process.cmdline())
+        return named and process.name() in ("postgres", "temporal")
+
+    return with_children(running(is_server))
 
 
 async def leave_mark(database_url: str, temporal_address: str) -> str:
