@@ -11,8 +11,11 @@ from infra.environments.gym.environment import GymEnvironment
 from infra.environments.gym.services import GymServices
 from infra.environments.own import OwnEnvironment, OwnWorld
 from infra.environments.swe import SweEnvironment, SweWorld
+from infra.environments.tooled import PlainHosted, Tooled, ToolWorld
 from infra.sandbox.backends import Backends
 from infra.sandbox.protocol import SandboxBackend
+from mainspring.agents.choice import agent_config
+from mainspring.agents.tools.choice import python_tools
 from mainspring.config.agents.environments import EnvironmentConfig
 from mainspring.config.run import RunConfig
 from mainspring.environments.choice import (
@@ -24,10 +27,11 @@ from mainspring.environments.choice import (
     is_world,
 )
 from mainspring.environments.protocol import Environment, Place
+from mainspring.programs.profiles.choice import is_program
 from mainspring.tasks.any_task import AnyTask
 from mainspring.tasks.swe_task import SWE
 
-HostedWorld = SweWorld | OwnWorld
+HostedWorld = SweWorld | OwnWorld | ToolWorld
 
 
 class Hosted(Environment, Protocol):
@@ -44,11 +48,19 @@ class Environments:
         self.backends = backends
         self.services = GymServices(folder)
         self.swe = SweEnvironment(backends)
-        self._environments: dict[tuple[str, bool], Hosted] = {(OF_KINDS[SWE], False): self.swe}
+        self._environments: dict[tuple[str, bool], PlainHosted] = {(OF_KINDS[SWE], False): self.swe}
         """By name, and whether a function is the world."""
 
     def of(self, config: RunConfig, task: AnyTask) -> Hosted:
         """Raises ConfigError."""
+        environment = self._plain(config, task)
+        agent = agent_config(config, task)
+        paths = {} if is_program(agent) else python_tools(agent.tools)
+        if not paths:
+            return environment
+        return Tooled(environment, paths, self.services.folder)
+
+    def _plain(self, config: RunConfig, task: AnyTask) -> PlainHosted:
         name = environment_of(config, task.kind)
         if isinstance(name, EnvironmentConfig):
             # Holds nothing: what it asks is the node's, by campaign and name.
@@ -60,7 +72,7 @@ class Environments:
             self._environments[key] = self._make(*key)
         return self._environments[key]
 
-    def _make(self, name: str, of_function: bool) -> Hosted:
+    def _make(self, name: str, of_function: bool) -> PlainHosted:
         if name == OF_FUNCTIONS:
             return OwnEnvironment(name, FunctionEnvironment(None))
         environment = ENVIRONMENTS.make(name, self.backends)

@@ -110,6 +110,8 @@ def task_from_row(row: Row, options: ImportOptions, *, source: str, split: str) 
     fields = {"source": source, "split": split, **fields}
     if agent_name := text_or(row, "agent_name", ""):
         fields["agent_name"] = agent_name
+    if row.get("tools"):
+        fields["tools"] = names(row, "tools")
     task = build_task(fields, options)
     if isinstance(task, SweTask) and isinstance(task.judge, TestLog):
         check_parser(task.judge.parser)

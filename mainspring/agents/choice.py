@@ -1,9 +1,10 @@
 """Which agent plays a task: the one that its row asks for (`agent_name`), else the section [agent].
 
-Invariants: a task names only sections [agents.NAME] and agents of this project, because its row is
-data; a configuration may also name a class of your own. A task that asks for an agent is played by
-no other one, unless the campaign has `agent.override`: a run whose `agent.kind` is a program
-refuses it before it is stored. Imported wherever a reply is read or a message written.
+Invariants: a task names only sections [agents.NAME], and agents and tools of this project or of the
+configuration, because its row is data; a configuration may also name a class of your own. A task
+that asks for an agent is played by no other one, unless the campaign has `agent.override`: a run
+whose `agent.kind` is a program refuses it before it is stored. Imported wherever a reply is read or
+a message written.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from mainspring.agents.protocol import Agent
 from mainspring.agents.react import ReactAgent
 from mainspring.agents.single import SingleAgent
 from mainspring.agents.tool_calls import ToolsAgent
-from mainspring.agents.tools.choice import tools_of
+from mainspring.agents.tools.choice import TOOLS, tools_of
 from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.agents.prompts import PromptsConfig
 from mainspring.config.registry import Registry
@@ -44,6 +45,9 @@ AGENTS: Registry[Callable[[AgentConfig], Agent]] = Registry(
     also=PROFILES,
 )
 
+OFFER_TOOLS = ("tools", "react")
+"""Agents of the table that play with `agent.tools`."""
+
 
 def agent_for(run: RunConfig, task: Task) -> Agent:
     """Raises ConfigError when there is no such agent. Of a program: who reads its replies."""
@@ -52,7 +56,34 @@ def agent_for(run: RunConfig, task: Task) -> Agent:
 
 
 def agent_config(run: RunConfig, task: Task) -> AgentConfig:
-    """The section of the agent that plays a task. Raises ConfigError where there is none."""
+    """The section of the agent that plays a task, with the tools that its row names. Raises
+    ConfigError where there is none."""
+    config = _section_for(run, task)
+    if not task.tools or run.agent.override:
+        return config
+    if is_program(config) or (config.kind in AGENTS and config.kind not in OFFER_TOOLS):
+        raise ConfigError(
+            f"task {task.id} asks for the tools {', '.join(task.tools)}, and the agent "
+            f"{config.kind!r} offers none of Mainspring's",
+            remedy=f"play it with {' or '.join(OFFER_TOOLS)}, or set agent.override = true, which "
+            "plays every task as [agent] is written",
+        )
+    known = {
+        *TOOLS,
+        *run.agent.tools,
+        *(name for each in run.agents.values() for name in each.tools),
+    }
+    if unknown := [name for name in task.tools if name not in known]:
+        raise ConfigError(
+            f"task {task.id} asks for the tool {unknown[0]!r}, which the configuration does not "
+            "name",
+            remedy=f"the tools are {', '.join(sorted(known))}; one of your own counts when "
+            "agent.tools or a section [agents.NAME] names it",
+        )
+    return config.model_copy(update={"tools": task.tools})
+
+
+def _section_for(run: RunConfig, task: Task) -> AgentConfig:
     name = task.agent_name
     if is_program(run.agent) or run.agent.override or not name:
         return run.agent

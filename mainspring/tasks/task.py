@@ -27,6 +27,8 @@ class Task(BaseModel):
     agent_name: str | None = None
     """The agent that the task's row asks for, of mainspring.agents.choice.AGENTS; None: the
     campaign's."""
+    tools: tuple[str, ...] = ()
+    """The tools that the task's row asks for, in the place of `agent.tools`; empty: those."""
     metadata: dict[str, str] = Field(default_factory=dict)
 
     @property

@@ -120,6 +120,33 @@ async def test_another_agent_is_refused_before_anything_is_stored(
         assert found.what == "agent" and message in found.found
 
 
+@pytest.mark.parametrize(
+    ("agent", "tools", "message"),
+    [
+        ({"kind": "tools"}, ("view", "fly"), "asks for the tool 'fly'"),
+        ({"kind": "tools"}, ("view", "view"), "two tools are called 'view'"),
+        ({}, ("view",), "the agent 'bash' offers none"),
+        (COMMAND, ("view",), "the agent 'command' offers none"),
+    ],
+)
+async def test_tools_that_cannot_be_had_are_refused_before_anything_is_stored(
+    stack: StackInfo, agent: dict[str, object], tools: tuple[str, ...], message: str
+) -> None:
+    name = f"tools-{uuid.uuid4().hex[:8]}"
+    policy = PolicyConfig(model="scripted")
+    config = EvaluationConfig.model_validate(
+        {**fields(name, agent), "policy": policy, "split": "train"}
+    )
+    plain = task_of(name, None)
+    async with Database.open(stack.database_url) as db:
+        other = plain.model_copy(update={"id": TaskId(f"{name}-2"), "tools": tools})
+        await tasks.put_tasks(db, [plain, other])
+        with pytest.raises(UsageError) as refused:
+            await launch.create(db, config)
+        assert message in refused.value.message and refused.value.remedy
+        assert await campaigns.find(db, CampaignId(name)) is None
+
+
 class Rewriting(BashAgent):
     """Declares that it appends."""
 

@@ -116,7 +116,11 @@ def test_a_path_to_what_has_a_name_is_refused(
 def test_what_lacks_a_method_is_refused(what: str) -> None:
     registry = REGISTRIES[what]
     path = f"{__name__}:Nothing"
-    says = f"lacks {', '.join(registry.methods)}" if registry.methods else "lacks launch|expected a"
+    says = (
+        f"lacks {', '.join(registry.methods)}"
+        if registry.methods
+        else "lacks (launch|command)|expected a"
+    )
     with pytest.raises(ConfigError, match=f"{registry.what} 'mine' .*({says})"):
         with_table(registry, ("mine", Nothing))
     with pytest.raises(ConfigError, match=f"{registry.what} 'mine' .*({says})"):

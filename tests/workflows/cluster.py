@@ -122,8 +122,11 @@ class Cluster:
         turns_per_activity: int = 1,
         environments: Mapping[str, str] | None = None,
         program: Mapping[str, Any] | None = None,
+        tools: tuple[str, ...] = (),
+        further: Mapping[str, tuple[str, ...]] | None = None,
     ) -> tuple[CampaignId, GroupId, list[RolloutId]]:
-        """A campaign of its own with one task (a wrong operator) and one group."""
+        """A campaign of its own with one task (a wrong operator) and one group. `tools`: of the
+        task's row; `further`: agents by name, with their tools."""
         name = f"t-{uuid.uuid4().hex[:8]}"
         config = CampaignConfig(
             name=name,
@@ -143,12 +146,17 @@ class Cluster:
             sandbox=sandbox or SandboxConfig(),
             rollout=RolloutConfig(turns_per_activity=turns_per_activity),
             environments=dict(environments or {}),
+            agents={
+                name: AgentConfig(kind="tools", tools=given)
+                for name, given in (further or {}).items()
+            },
         )
         task = SweTask(
             id=TaskId(name),
             source="tests",
             split="train",
             issue="add subtracts",
+            tools=tools,
             image=image,
             workdir=workdir,
             files={"calc.py": BUGGY},

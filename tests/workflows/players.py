@@ -2,9 +2,9 @@
 and an agent that the workflow plays. Undisturbed, each asks three or four times."""
 
 import asyncio
-import json
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import httpx
@@ -24,7 +24,7 @@ from harbor_rollouts import (
 from outside import Outside, remote, work
 from program_checks import EDIT, THREE
 from program_cluster import ProgramCluster, own_program
-from scripted import SUBMIT, bash
+from scripted import SUBMIT, bash, called
 from temporalio.client import WorkflowHandle
 
 from infra.db.programs import campaign_keys
@@ -32,6 +32,7 @@ from mainspring.ids import CampaignId, GroupId, RolloutId
 from mainspring.protocol.rollout import RolloutResult
 
 COUNTED = ("1", "2", "3")
+OWN_TOOL = Path(__file__).parents[2] / "examples" / "own-tool"
 
 
 @dataclass(slots=True)
@@ -191,6 +192,18 @@ class Acting(Agent):
         service.kill()
 
 
+class WithPythonTool(Agent):
+    """An agent one of whose tools runs in Python, in a process beside the node."""
+
+    def prepare(self, monkeypatch: Any) -> None:
+        monkeypatch.syspath_prepend(str(OWN_TOOL))
+
+    async def kill(self, cluster: ProgramCluster, play: Play) -> None:
+        """Kill the tool's process."""
+        for each in processes_of(play.rollout):
+            each.kill()
+
+
 class Shortening(Agent):
     """Its requests leave out turns, so a prompt does not tell how many there were."""
 
@@ -205,10 +218,6 @@ class Summarising(Shortening):
         if "Please sum up." in prompt[-60:]:
             return "I printed numbers: see # step 1."
         return super().say(prompt, turn)
-
-
-def _called(name: str, **arguments: str) -> str:
-    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
 
 
 PROGRAM = Player("program")
@@ -231,13 +240,24 @@ TOOLS = Agent(
     "tools",
     {"kind": "tools"},
     (
-        _called("bash", command="echo one >> calc.txt") + _called("view", path="calc.txt"),
-        _called("edit", path="calc.py", old="a - b", new="a + b"),
-        _called("bash", command="cat calc.txt") + _called("edit", path="gone", old="a", new="b"),
-        _called("submit"),
+        called("bash", command="echo one >> calc.txt") + called("view", path="calc.txt"),
+        called("edit", path="calc.py", old="a - b", new="a + b"),
+        called("bash", command="cat calc.txt") + called("edit", path="gone", old="a", new="b"),
+        called("submit"),
     ),
 )
 """It calls tools, also several at once."""
+PYTHON_TOOL = WithPythonTool(
+    "python-tool",
+    {"kind": "tools", "tools": ["bash", "edit", "submit", "checklist:Checklist"]},
+    (
+        called("bash", command="echo one >> calc.txt") + called("checklist", add="edit"),
+        called("edit", path="calc.py", old="a - b", new="a + b") + called("checklist", done=2),
+        called("bash", command="cat calc.txt") + called("checklist", add="submit"),
+        called("submit"),
+    ),
+)
+"""Its list tells what a call did that ran twice, or a process that forgot."""
 SERVICE = Acting("service", replies=tuple(map(service_rollouts.says, service_rollouts.WINS)))
 LONG = "seq 1 300 # step"
 SHORTENING = Shortening(

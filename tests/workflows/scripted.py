@@ -4,6 +4,7 @@ Tokens are the bytes of the text, so that decoding gives the reply back exactly.
 """
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +21,17 @@ SUBMIT = "THOUGHT: done\n\n```bash\necho COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT\n
 
 def bash(command: str) -> str:
     return f"THOUGHT: go on\n\n```bash\n{command}\n```"
+
+
+def called(name: str, **arguments: str | int) -> str:
+    """A reply that calls a tool."""
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+
+def saying(*texts: str) -> Callable[[str, int], str]:
+    """The replies one after the other, whatever each request shows of those before."""
+    left = iter(texts)
+    return lambda rollout, turn: next(left)
 
 
 class ScriptedPolicy:

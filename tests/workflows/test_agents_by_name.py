@@ -1,11 +1,10 @@
 """Agents of Mainspring by name play rollouts: tool calls, steps with a memory, one patch; a task
 chooses among the sections of its campaign."""
 
-import json
-from collections.abc import Callable, Iterator
-
 import pytest
 from cluster import Cluster
+from scripted import called as call
+from scripted import saying
 
 from infra.db.rollouts import turns
 from mainspring.config.agents.agent import AgentConfig, ReactConfig
@@ -19,16 +18,6 @@ from reports.collect import collect
 from reports.summary import summary
 
 FIX = {"path": "calc.py", "old": "a - b", "new": "a + b"}
-
-
-def call(name: str, **arguments: str) -> str:
-    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
-
-
-def saying(*texts: str) -> Callable[[str, int], str]:
-    """The replies one after the other, whatever each request shows of those before."""
-    left: Iterator[str] = iter(texts)
-    return lambda rollout, turn: next(left)
 
 
 @pytest.mark.parametrize("turns_per_activity", [1, 4])

@@ -16,6 +16,7 @@ from players import (
     IMPATIENT,
     LEAVING,
     PROGRAM,
+    PYTHON_TOOL,
     REMOTE,
     SERVICE,
     SHORTENING,
@@ -39,14 +40,14 @@ from tests.waiting import until
 
 BESIDE_NODE = (FUNCTION, GAME, HARBOR)
 IN_SANDBOX = (PROGRAM, FUNCTION, HARBOR, CLIENTS[0])
-AGENTS = (AGENT, TOOLS, SHORTENING, SUMMARISING)
+AGENTS = (AGENT, TOOLS, PYTHON_TOOL, SHORTENING, SUMMARISING)
 KILLED: dict[str, tuple[Player, ...]] = {
     "process": (PROGRAM, *BESIDE_NODE, *CLIENTS, LEAVING),
     "client": CLIENTS,
     "sandbox": (*IN_SANDBOX, *AGENTS),
     "gateway": (PROGRAM, *BESIDE_NODE, IMPATIENT),
     "edge": (REMOTE,),
-    "service": (SERVICE,),
+    "service": (SERVICE, PYTHON_TOOL),
     "node": (PROGRAM, *BESIDE_NODE, CLIENTS[2], REMOTE, *AGENTS, SERVICE),
     "node_with_a_reply": (PROGRAM,),
     "rollout_worker": (PROGRAM, *BESIDE_NODE, REMOTE, *AGENTS, SERVICE),
@@ -121,8 +122,9 @@ async def check_lives(
     if not player.asks_from:
         row, asked = await cluster.workers.row(play.rollout), cluster.engine.asked
         assert len(asked) == len(set(asked)) == num_calls and row.epoch == 0
-        # A service's worlds end with its node; sandboxes outlive theirs.
-        lost = ("service", "node") if player is SERVICE else ("sandbox",)
+        # A service's worlds and tools in Python end with their node; sandboxes outlive theirs.
+        in_node = {SERVICE: ("service", "node"), PYTHON_TOOL: ("service", "node", "sandbox")}
+        lost = in_node.get(player, ("sandbox",))
         assert ("restore" in row.phase_s) == (victim in lost)
         return
     loses_life = victim in NEXT_LIFE or (victim == "node" and player.asks_from == "node")

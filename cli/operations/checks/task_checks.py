@@ -10,13 +10,13 @@ from infra.db.tasks import selections, tasks
 from mainspring.agents.asking import check_asking
 from mainspring.agents.choice import AGENTS, agent_config, agent_for, allowed
 from mainspring.agents.tools.acting import ACT
-from mainspring.agents.tools.choice import OF_A_SHELL
+from mainspring.agents.tools.choice import OF_A_SHELL, tools_of
 from mainspring.config.agents.environments import EnvironmentConfig
 from mainspring.config.registry import is_path
 from mainspring.config.run import RunConfig
 from mainspring.environments.choice import environment_of, is_world
 from mainspring.environments.families import form_of, number_of
-from mainspring.errors import UsageError
+from mainspring.errors import ConfigError, UsageError
 from mainspring.ids import TaskId
 from mainspring.programs.profiles.choice import (
     PROFILES,
@@ -34,6 +34,7 @@ async def check_tasks(db: Database, config: RunConfig, used: Sequence[TaskId]) -
     """Raises UsageError for an agent or an environment that does not exist, or could not play."""
     check_context(config.agent, config.policy)
     await check_agents(db, config, used)
+    await _check_tools(db, config, used)
     if remote := remote_profile(config.agent):
         await _check_for_outside(db, config, used, takes_rewards=remote.takes_rewards)
         return
@@ -103,6 +104,15 @@ async def check_agents(db: Database, config: RunConfig, used: Sequence[TaskId]) 
         f"{clause}; {number}",
         remedy=remedy,
     )
+
+
+async def _check_tools(db: Database, config: RunConfig, used: Sequence[TaskId]) -> None:
+    """Raises UsageError for tools that a task's row asks for and cannot have."""
+    for ident in await selections.with_tools(db, used):
+        try:
+            tools_of(agent_config(config, await tasks.get_task(db, ident)).tools)
+        except ConfigError as error:
+            raise UsageError(f"run {config.name}: {error.message}", remedy=error.remedy) from error
 
 
 async def _check_for_outside(

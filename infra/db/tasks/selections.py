@@ -81,6 +81,22 @@ async def asks_for_agent(
     return Asks(TaskId(rows[0][0]), rows[0][1], len(rows)) if rows else None
 
 
+async def with_tools(db: Database, ids: Sequence[TaskId]) -> list[TaskId]:
+    """The first task for each choice of tools, and of an agent, that rows name."""
+    tools, agent = TaskRow.spec["tools"].astext, TaskRow.spec["agent_name"].astext
+    statement = (
+        select(func.min(TaskRow.id))
+        .where(
+            TaskRow.id == any_(literal(list(ids), ARRAY(Text))),
+            func.coalesce(tools, "[]") != "[]",
+        )
+        .group_by(tools, agent)
+        .order_by(func.min(TaskRow.id))
+    )
+    async with db.transaction() as connection:
+        return [TaskId(ident) for (ident,) in await connection.execute(statement)]
+
+
 @dataclass(frozen=True, slots=True)
 class OfKind:
     num_tasks: int

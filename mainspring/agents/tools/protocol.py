@@ -5,6 +5,7 @@
 - Arguments come as JSON that the tool's schema has accepted. What the schema cannot tell is
   `Misused`: the policy is told, nothing runs, and it costs a turn.
 - Arguments are the policy's text, and hostile: quote them (`shlex.quote`).
+- A tool that needs no sandbox may run in Python instead: see `python`.
 
 Implemented beside this file and by tools of your own (docs/extending.md); `choice` finds them.
 """
@@ -33,17 +34,22 @@ class Tool(Protocol):
 
 def command_of(tool: Tool, call: ToolCall) -> str:
     """The command that a call asks for. Raises Misused."""
+    return tool.command(arguments_of(tool.spec, call))
+
+
+def arguments_of(spec: ToolSpec, call: ToolCall) -> dict[str, Any]:
+    """Those of a call, which the tool's schema accepts. Raises Misused."""
     try:
         arguments = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):
         raise Misused(f"the arguments of {call.name} are no JSON object") from None
     if not isinstance(arguments, dict):
         raise Misused(f"the arguments of {call.name} are no JSON object")
-    wrong = next(Draft202012Validator(tool.spec.parameters).iter_errors(arguments), None)
+    wrong = next(Draft202012Validator(spec.parameters).iter_errors(arguments), None)
     if wrong is not None:
         where = ".".join(map(str, wrong.absolute_path))
         raise Misused(f"{call.name}: {f'{where}: ' if where else ''}{_short(wrong.message)}")
-    return tool.command(arguments)
+    return arguments
 
 
 def only_text(spec: ToolSpec) -> str | None:

@@ -97,13 +97,17 @@ class AgentConfig(Section):
     )
     """Tools of the agents "tools" and "react": "bash", "view", "edit", "search", "submit", or
     "act" for environments that take actions as text, or classes of your own as
-    "package.module:Class"."""
+    "package.module:Class". A task whose row names tools (`tools`) is played with those."""
+    tool_variables: tuple[str, ...] = ()
+    """Names of variables of the sandbox nodes' environment that tools in Python get, such as a key
+    for a service. They get no others but PATH and the like."""
     react: ReactConfig = ReactConfig()
     single: SingleAnswer = SingleAnswer.PATCH
     """Content of the one reply of the single agent: "patch", or "text" for tasks of another kind
     than "swe"."""
     override: Switch = False
-    """Play every task with `kind`, also those that ask for another agent (`agent_name`)."""
+    """Play every task with `kind`, also those that ask for another agent (`agent_name`) or
+    for other tools (`tools`)."""
     version: str | None = None
     """Version of the client's bundle; None: the one that `mainspring agents add` installs. This
     field and those below are for programs."""

@@ -44,11 +44,14 @@ def r2e_row(run: str) -> dict[str, object]:
 
 def test_rows_with_an_image_and_a_command_are_judged_by_exit_code(tmp_path: Path) -> None:
     plain = r2e_row("make test") | {"expected_output_json": None, "agent_name": "mini"}
+    plain["tools"] = ["bash", "submit"]
     bad = [plain | {"test_command": ""}, r2e_row("x") | {"expected_output_json": "[1]"}]
+    bad += [plain | {"tools": [{"name": "bash"}]}, plain | {"tools": 7}]
     rows = read(write_lines(tmp_path / "r.jsonl", plain, *bad))
-    assert errors_of(rows) == ["", "missing_field", "wrong_type"]
+    assert errors_of(rows) == ["", "missing_field", "wrong_type", "wrong_type", "wrong_type"]
     [task] = tasks_of(rows[:1])
     assert (task.test_command, task.agent_name) == ("make test", "mini")
+    assert task.tools == ("bash", "submit")
 
 
 def test_a_swe_smith_row_brings_its_bug_and_hides_what_fails_of_it(tmp_path: Path) -> None:
@@ -239,6 +242,7 @@ TASKS = st.builds(
     gold_patch=st.none() | st.just(SKLEARN["patch"]),
     solution=st.just({}) | TEXT.map(lambda script: {"solve.sh": script}),
     agent_name=st.none() | TEXT,
+    tools=st.just(()) | st.just(("bash", "own:Tool")),
     allow_hosts=st.just(()) | st.just(("pypi.org:443",)),
     metadata=st.dictionaries(st.sampled_from(["repo", "version", "instance"]), TEXT),
 )

@@ -102,6 +102,44 @@ def test_a_task_may_name_a_section_of_the_run() -> None:
     assert stored == given
 
 
+def with_tools(*names: str, agent: str | None = None) -> SweTask:
+    return TASK.model_copy(update={"tools": names, "agent_name": agent})
+
+
+def test_a_task_may_name_its_tools() -> None:
+    own = "tests.mainspring.agents.test_tools:Count"
+    given = run(
+        AgentConfig(kind="tools", tools=("bash", own)), stepping={"kind": "react", "step_limit": 3}
+    )
+    assert agent_config(given, with_tools("view", own)).tools == ("view", own)
+    stepping = agent_config(given, with_tools("view", own, agent="stepping"))
+    assert (stepping.kind, stepping.step_limit, stepping.tools) == ("react", 3, ("view", own))
+    names = [tool.name for tool in agent_for(given, with_tools("view", own)).tools]
+    assert names == ["view", "count"]
+    assert agent_config(given, TASK) is given.agent
+    override = run(AgentConfig(kind="tools", override=True))
+    assert agent_config(override, with_tools("view")) is override.agent
+
+
+@pytest.mark.parametrize(
+    ("agent", "names", "message"),
+    [
+        ({"kind": "tools"}, ("fly",), "asks for the tool 'fly', which the configuration does not"),
+        # A row is data: its paths are not imported.
+        ({"kind": "tools"}, (f"{HERE}:Own",), f"asks for the tool '{HERE}:Own', which the conf"),
+        ({}, ("view",), "asks for the tools view, and the agent 'bash' offers none"),
+        ({"kind": "single"}, ("view", "bash"), "the tools view, bash, and the agent 'single'"),
+        ({"kind": "codex"}, ("view",), "and the agent 'codex' offers none of Mainspring's"),
+    ],
+)
+def test_tools_that_a_task_cannot_have_are_refused(
+    agent: dict[str, object], names: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        agent_config(run(AgentConfig.model_validate(agent)), with_tools(*names))
+    assert message in refused.value.message and refused.value.remedy
+
+
 def test_the_texts_of_one_agent_are_not_those_of_another() -> None:
     given = run(AgentConfig(prompts=PromptsConfig(system="Mine.")))
     assert agent_for(given, TASK).request(TASK, EMPTY).messages[0].text == "Mine."

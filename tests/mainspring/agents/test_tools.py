@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mainspring.agents.protocol import Command, FormatError
 from mainspring.agents.tool_calls import ToolsAgent
-from mainspring.agents.tools.choice import tools_of
+from mainspring.agents.tools.choice import python_tools, tools_of
+from mainspring.agents.tools.protocol import arguments_of, command_of
+from mainspring.agents.tools.python import PythonCall, called_in
 from mainspring.config.agents.agent import AgentConfig
 from mainspring.errors import ConfigError
 from mainspring.programs.reply import Reply
@@ -199,6 +203,59 @@ class NeedsMore(Count):
     def __init__(self, more: int) -> None: ...
 
 
+class InPython:
+    spec = ToolSpec(name="in_python", parameters=OBJECT)
+
+    async def create(self, task: object, rollout: object) -> None: ...
+
+    async def execute(self, arguments: dict[str, Any]) -> str:
+        return ""
+
+    async def release(self) -> None: ...
+
+
+class Both(InPython):
+    def command(self, arguments: dict[str, Any]) -> str:
+        return ""
+
+
+class NotAsync(InPython):
+    def execute(self, arguments: dict[str, Any]) -> str:  # type: ignore[override]
+        return ""
+
+
+class Unreleased:
+    spec = InPython.spec
+    create, execute = InPython.create, InPython.execute
+
+
+class OddName(InPython):
+    spec = ToolSpec(name="in python", parameters=OBJECT)
+
+
+@given(st.dictionaries(st.text(), st.text() | st.integers() | st.booleans(), max_size=3))
+def test_a_call_in_python_is_one_line_that_is_read_back(arguments: dict[str, Any]) -> None:
+    spec = ToolSpec(name="in_python", parameters=OBJECT)
+    line = command_of(PythonCall(spec), ToolCall(name="in_python", arguments=json.dumps(arguments)))
+    assert len(line.splitlines()) == 1 and line.isascii() and line.isprintable()
+    back = called_in(line)
+    assert back is not None and back.name == "in_python"
+    assert arguments_of(spec, back) == arguments
+    # A shell takes it for a comment.
+    assert line.startswith("#")
+
+
+@pytest.mark.parametrize("command", ["ls", "", " #tool x {}", "#toolbox x", "echo #tool x {}"])
+def test_a_command_is_no_call(command: str) -> None:
+    assert called_in(command) is None
+
+
+def test_tools_in_python_are_told_from_others() -> None:
+    names = ("bash", f"{HERE}:Count", f"{HERE}:InPython")
+    assert list(tools_of(names)) == ["bash", "count", "in_python"]
+    assert python_tools(names) == {"in_python": f"{HERE}:InPython"}
+
+
 def test_a_tool_of_ones_own_is_named_by_its_path() -> None:
     agent = ToolsAgent(AgentConfig(kind="tools", tools=("bash", f"{HERE}:Count")))
     assert [tool.name for tool in agent.tools] == ["bash", "count"]
@@ -216,6 +273,12 @@ def test_a_tool_of_ones_own_is_named_by_its_path() -> None:
         (f"{HERE}:NoSpec", "it cannot be made: AttributeError"),
         (f"{HERE}:NeedsMore", "it cannot be made: TypeError"),
         (f"{HERE}:HERE", "is a str, expected a class"),
+        (f"{HERE}:Both", "has both command and execute"),
+        (f"{HERE}:test_what_is_no_tool_is_refused", "is a function, expected a class"),
+        (f"{HERE}:Path", "lacks command or execute"),
+        (f"{HERE}:NotAsync", "runs in Python, and its execute is not async"),
+        (f"{HERE}:Unreleased", "runs in Python, and its release is not async"),
+        (f"{HERE}:OddName", "its name 'in python' is not 1 to 64 of"),
     ],
 )
 def test_what_is_no_tool_is_refused(name: str, message: str) -> None:
