@@ -8,7 +8,7 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, TypeGuard
+from typing import Any
 
 from jsonschema import Draft202012Validator, SchemaError
 
@@ -76,7 +76,7 @@ def tools_of(names: Sequence[str]) -> dict[str, Tool]:
                 f"agent.tools: two tools are called {tool.spec.name!r}",
                 remedy="give each a name of its own",
             )
-        tools[tool.spec.name] = PythonCall(tool.spec) if _runs_in_python(tool) else tool
+        tools[tool.spec.name] = PythonCall(tool.spec) if isinstance(tool, PythonTool) else tool
     return tools
 
 
@@ -86,12 +86,8 @@ def python_tools(names: Sequence[str]) -> dict[str, str]:
     return {
         tool.spec.name: name
         for name in names
-        if name not in TOOLS and _runs_in_python(tool := tool_of(name))
+        if name not in TOOLS and isinstance(tool := tool_of(name), PythonTool)
     }
-
-
-def _runs_in_python(tool: Tool | PythonTool) -> TypeGuard[PythonTool]:
-    return hasattr(tool, "execute")
 
 
 # Agents are made several times a turn, and to check a schema takes tens of milliseconds.

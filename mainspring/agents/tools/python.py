@@ -7,7 +7,7 @@ checked again where the tool runs. Imported by `choice`, and by what runs the to
 
 import json
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from mainspring.ids import RolloutId
 from mainspring.programs.request import ToolCall, ToolSpec
@@ -17,6 +17,7 @@ MARK = "#tool "
 """Beginning of a command that is a call of the tool that it names, if the rollout has that one."""
 
 
+@runtime_checkable
 class PythonTool(Protocol):
     """A tool that answers its calls in Python. It may remember what its rollout did with it: when
     its process is lost another one is made, and the recorded calls run again."""
