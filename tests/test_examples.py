@@ -1,5 +1,6 @@
 """The examples: campaign files that load, tasks that are tasks, a README in each folder."""
 
+import importlib
 import json
 import re
 import tomllib
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bundled.forms import speech_of
+from bundled.generator import make_instances
 from mainspring.config.files.reading import (
     check_evaluation,
     load_campaign,
@@ -45,12 +47,33 @@ def test_campaign_files_load(file: Path) -> None:
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("bundled-agents/*.toml")), ids=str)
 def test_campaigns_of_other_agents_are_the_quickstarts(file: Path) -> None:
-    """But for the agent, its turns and what it may see, so that their figures can be compared."""
+    """But for the agent, its turns, what it may see and how it is scored, so that their figures can
+    be compared."""
     config = load_campaign(file)
     speech_of(config.agent)
     quickstart = load_campaign(EXAMPLES.parent / "bundled" / "quickstart.toml")
-    for section in ("tasks", "trainer", "evaluation", "sandbox"):
+    scored = {"advantage": quickstart.trainer.advantage}
+    assert config.trainer.model_copy(update=scored) == quickstart.trainer
+    for section in ("tasks", "evaluation", "sandbox"):
         assert getattr(config, section) == getattr(quickstart, section), section
+
+
+def test_the_scripted_judge_votes_for_edits_of_a_wrong_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES / "bundled-agents"))
+    is_useful = importlib.import_module("useful").is_useful
+    num_useful = num_edits = 0
+    for made in make_instances(0, "train", 100):
+        issue, code = made.task.issue, made.task.files[made.module].rstrip("\n")
+        assert is_useful(issue, "", f"cat {made.module}")
+        assert not is_useful(issue, "", "cat nothing.py")
+        assert not is_useful(issue, code, f"cat {made.module}")
+        assert is_useful(issue, code, made.fix.sed_command(made.module))
+        votes = [is_useful(issue, code, edit.sed_command(made.module)) for edit in made.edits]
+        num_useful, num_edits = num_useful + sum(votes), num_edits + len(votes)
+    # More than the right edits, fewer than all.
+    assert 0.4 < num_useful / num_edits < 0.6
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("qwen3-*/campaign.toml")), ids=str)
