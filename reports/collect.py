@@ -19,7 +19,7 @@ from infra.db.reading import (
 )
 from infra.db.reading.endings import Endings
 from infra.db.reading.evaluations import CheckedGap
-from infra.db.reading.judge_warnings import judge_warnings, missing_in_all
+from infra.db.reading.judge_warnings import warnings_of_all
 from infra.db.reading.trained_steps import Step
 from infra.db.runs import campaigns
 from infra.db.runs.campaigns import CampaignRecord
@@ -101,9 +101,8 @@ async def collect(
         fingerprint=await fingerprints.read(database, record) if reproducible else None,
         supervised=await _supervised(database, record),
         warnings=_warnings(config, steps, untrained),
-        judge_warnings=(
-            *await judge_warnings(database, campaign, config),
-            *await missing_in_all(database, campaign, config),
+        judge_warnings=await warnings_of_all(
+            database, campaign, config, is_over=record.finished_at is not None
         ),
         trajectories=tuple(
             [await trajectory(database, *rollout_and_version) for rollout_and_version in chosen]

@@ -64,7 +64,6 @@ def show(name: RunName, home: Home = None, as_json: Json = False) -> None:
             **summary(seen.data, seen.report),
             "waits": [wait.as_dict() for wait in seen.waits],
             "clocks": seen.clocks,
-            "judge_warnings": list(seen.data.judge_warnings),
             "metrics": list(metrics.lines(seen.data)),
         }
         typer.echo(json.dumps(document))

@@ -53,6 +53,8 @@ def print_summary(summary: dict[str, Any], directory: Path, temporal_link: str =
     if summary["avg_phase_s"]:
         phases = summary["avg_phase_s"].items()
         say(f"time       {', '.join(f'{phase} {duration(phase_s)}' for phase, phase_s in phases)}")
+    for sentence in summary["judge_warnings"]:
+        say(f"warning    {sentence}", "yellow")
     unresolved = _unresolved(directory)
     if unresolved:
         say("not resolved")

@@ -158,6 +158,8 @@ def _perform(
         typer.echo(json.dumps(outcome.summary))
         return
     console.print(_table(outcome.summary))
+    for sentence in outcome.summary["judge_warnings"]:
+        console.print(f"warning      {plain(sentence)}", style="yellow", soft_wrap=True)
     console.print(f"report       {outcome.report}", soft_wrap=True)
     console.print(
         f"Temporal UI  {outcome.temporal_ui}  (every rollout; `mainspring down` stops it)",

@@ -97,11 +97,12 @@ def values_of(judgements: Sequence[Judgement]) -> Mapping[tuple[str, QuestionSco
     }
 
 
-def warnings_of(recent: RecentJudgements) -> Iterator[str]:
-    """Sentences for people: votes that are never read, and judgements that are missing."""
+def warnings_of(recent: RecentJudgements, num_enough: int = NUM_RECENT) -> Iterator[str]:
+    """Sentences for people: votes that are never read, and judgements that are missing.
+    `num_enough`: judgements without a vote that can be read before it is told."""
     judge, found = recent.judge, recent.judgements
     given = [judgement for judgement in found if judgement.num_votes]
-    if len(given) >= NUM_RECENT and not any(judgement.num_valid for judgement in given):
+    if len(given) >= num_enough and not any(judgement.num_valid for judgement in given):
         example = shortened(" ".join(plain(recent.example or "").split()), EXAMPLE_CHARS)
         yield (
             f"judge {judge}: no vote of its newest {len(given)} judgements can be read: correct "

@@ -14,6 +14,7 @@ from typing import Any
 
 from infra.db.database import Database
 from infra.db.plans import run_plans
+from infra.db.reading.judge_warnings import warnings_of_all
 from infra.db.rollouts import groups
 from infra.db.runs import campaigns
 from mainspring.config.agents.judges import JudgeScope
@@ -64,6 +65,7 @@ async def write_evaluation(
         "model": record.config.policy.model,
         "data": record.config.task_source,
         **summarise(results, num_unfinished=max(0, num_planned - len(chosen))),
+        "judge_warnings": await warnings_of_all(database, campaign, record.config, is_over=True),
     }
     if choose is not None:
         at_each_n = chosen_at_each_n([*candidates.values()], choose.by)

@@ -25,6 +25,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import CancelledError
 from temporalio.worker import Replayer
 
+from cli.eval.eval_screen import print_summary
 from cli.operations.checks.named_parts import check_named
 from infra.db.rollouts import judgements, rollouts, turns
 from infra.db.training import batches
@@ -37,6 +38,7 @@ from mainspring.tasks.sandbox_choice import BWRAP
 from mainspring.trajectories.turn_rewards import TurnRewards
 from reports import one_rollout
 from reports.collect import collect
+from reports.export.evaluation import write_evaluation
 from tests.chat_endpoint import Endpoint, Messages
 from tests.sandboxed import SANDBOXED
 from tests.waiting import until
@@ -324,6 +326,22 @@ async def test_a_form_that_is_never_met_is_named_with_an_example(
     seen = await one_rollout.read(cluster.db, rollout)
     [judgement] = seen.as_dict()["turns"][0]["judgements"]
     assert (judgement["score"], judgement["votes"]) == (0.0, [None])
+
+
+async def test_a_run_that_is_over_names_it_also_after_few_judgements(
+    cluster: Cluster, endpoint: Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.policy.say = says(FIX, SUBMIT)
+    endpoint.reply = lambda messages: "Seven of ten"
+    rollout, handle = await begin(cluster, config_of(endpoint, votes=1))
+    await handle.result()
+    campaign = (await cluster.row(rollout)).campaign
+    assert (await collect(cluster.db, campaign)).judge_warnings == ()
+    summary = await write_evaluation(cluster.db, campaign, tmp_path)
+    [warning] = summary["judge_warnings"]
+    assert "no vote of its newest 1 judgements can be read" in warning
+    print_summary(summary, tmp_path)
+    assert "it wrote: Seven of ten" in capsys.readouterr().out
 
 
 class LengthJudge:

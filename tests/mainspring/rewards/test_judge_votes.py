@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cli.operations.checks.named_parts import check_named
-from mainspring.config.agents.judges import JudgeConfig, JudgeScope
+from mainspring.config.agents.judges import JudgeConfig, JudgeScope, QuestionScope
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.files.pairs import warnings
 from mainspring.config.files.reading import check_campaign, load_campaign
@@ -21,7 +21,15 @@ from mainspring.rewards.judge_prompts import check_prompt, cut, prompt_of
 from mainspring.rewards.judges import judge_plans
 from mainspring.rewards.scoring import Outcome, RewardBroken, score
 from mainspring.rewards.seen import SeenCommand, SeenRecord, SeenTurn, of_program
-from mainspring.rewards.votes import Judgement, Vote, score_of, values_of, vote_of
+from mainspring.rewards.votes import (
+    Judgement,
+    RecentJudgements,
+    Vote,
+    score_of,
+    values_of,
+    vote_of,
+    warnings_of,
+)
 from mainspring.status import StopReason, Verdict
 from mainspring.trajectories.turn_rewards import TurnRewards
 
@@ -342,3 +350,14 @@ def test_a_programs_turns_are_those_of_its_last_request() -> None:
         SeenTurn(1, "I look.", (SeenCommand('bash {"command": "ls"}', None, "calc.py"),)),
         SeenTurn(2, "Done."),
     ]
+
+
+def test_a_form_that_is_never_met_is_told_once_there_are_enough_judgements() -> None:
+    unread = Judgement("q", QuestionScope.TURNS, 0, 0.0, num_votes=2, num_valid=0)
+    recent = RecentJudgements("q", (unread,) * 3, "I like it")
+    assert list(warnings_of(recent)) == [] == list(warnings_of(recent, 4))
+    [warning] = warnings_of(recent, 3)
+    assert warning.startswith("judge q: no vote of its newest 3") and "I like it" in warning
+    one_read = replace(unread, num_valid=1)
+    assert list(warnings_of(replace(recent, judgements=(unread, one_read)), 1)) == []
+    assert list(warnings_of(RecentJudgements("q", (), None), 1)) == []
