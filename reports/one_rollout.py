@@ -82,6 +82,8 @@ class TurnView:
     told: str = ""
     """Text of a program's call: what the request added to the one that it extends."""
     judgements: list[JudgementView] = field(default_factory=list)
+    rewritten: str = ""
+    """Text of the request that took the place of the agent's, where its context was full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +208,7 @@ def _turn(
         branch=None if request is None else request.kind,
         told="" if request is None else program_view.as_text(request.since(before)),
         judgements=judged,
+        rewritten=program_view.as_text(reply.rewritten.messages) if reply.rewritten else "",
         commands=[
             CommandView(
                 command=execution.command,

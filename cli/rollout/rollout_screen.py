@@ -314,12 +314,17 @@ def _say_reply(console: Any, say: Any, turn: Any, *, whole: bool) -> None:
     facts.append(duration(turn.reply_s))
     if turn.extends != (turn.number - 1 or None):
         facts.append("a new branch" if turn.extends is None else f"extends turn {turn.extends}")
+    if turn.rewritten:
+        facts.append("the context was full: rewritten")
     if turn.branch not in (None, "main"):
         facts.append(f"branch {turn.branch}")
     console.rule(f"turn {turn.number} ({'; '.join(facts)})", align="left")
+    if turn.rewritten and whole:
+        say(turn.rewritten, "dim")
     if turn.told:
         say(turn.told if whole else _without_instructions(turn), "dim")
-    say(f"[assistant] {turn.reply}" if turn.told else turn.reply)
+    is_dialogue = turn.told or (turn.rewritten and whole)
+    say(f"[assistant] {turn.reply}" if is_dialogue else turn.reply)
     if turn.not_run is not None:
         say(f"[not run: {turn.not_run}]", "yellow")
         return

@@ -7,6 +7,7 @@ import pytest
 from cluster import Cluster
 from scripted import SUBMIT, bash
 
+from cli.rollout.rollout_screen import print_one
 from infra.db.rollouts import groups, rollouts, turns
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
@@ -17,6 +18,7 @@ from mainspring.ids import RolloutId
 from mainspring.status import StopReason
 from mainspring.trajectories.samples import samples_of
 from mainspring.trajectories.tree import path_to
+from reports import one_rollout
 from reports.export.trajectory import Attempt, Trajectory
 
 CONTEXT = 16_000
@@ -110,6 +112,7 @@ async def test_a_history_that_is_too_long_is_rewritten(
     turns_per_activity: int,
     context: dict[str, Any],
     told: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     prompts = watch(cluster, monkeypatch)
     rollout, result = await play(cluster, turns_per_activity, **context)
@@ -118,6 +121,13 @@ async def test_a_history_that_is_too_long_is_rewritten(
     rewritten = [prompt for prompt in prompts if told in bytes(i % 256 for i in prompt).decode()]
     assert rewritten
     await check_tokens(cluster, rollout, prompts)
+    view = await one_rollout.read(cluster.db, rollout)
+    shown = [turn for turn in view.turns if turn.rewritten]
+    assert shown and told in shown[0].rewritten
+    print_one(view, only_turn=shown[0].number)
+    printed = capsys.readouterr().out
+    assert told in " ".join(printed.split())
+    assert "the context was full: rewritten" in printed and "[assistant]" in printed
     await check_asked_again(cluster, rollout)
 
 
