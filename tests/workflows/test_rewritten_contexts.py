@@ -123,8 +123,8 @@ async def test_a_history_that_is_too_long_is_rewritten(
     await check_tokens(cluster, rollout, prompts)
     view = await one_rollout.read(cluster.db, rollout)
     shown = [turn for turn in view.turns if turn.rewritten]
-    assert shown and told in shown[0].rewritten
-    print_one(view, only_turn=shown[0].number)
+    assert shown and told in shown[-1].rewritten
+    print_one(view, only_turn=shown[-1].number)
     printed = capsys.readouterr().out
     assert told in " ".join(printed.split())
     assert "the context was full: rewritten" in printed and "[assistant]" in printed
