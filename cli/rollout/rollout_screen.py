@@ -315,7 +315,7 @@ def _say_reply(console: Any, say: Any, turn: Any, *, whole: bool) -> None:
     if turn.extends != (turn.number - 1 or None):
         facts.append("a new branch" if turn.extends is None else f"extends turn {turn.extends}")
     if turn.rewritten:
-        facts.append("the context was full: rewritten")
+        facts.append("rewritten")
     if turn.branch not in (None, "main"):
         facts.append(f"branch {turn.branch}")
     console.rule(f"turn {turn.number} ({'; '.join(facts)})", align="left")

@@ -127,7 +127,7 @@ async def test_a_history_that_is_too_long_is_rewritten(
     print_one(view, only_turn=shown[-1].number)
     printed = capsys.readouterr().out
     assert told in " ".join(printed.split())
-    assert "the context was full: rewritten" in printed and "[assistant]" in printed
+    assert "; rewritten)" in printed and "[assistant]" in printed
     await check_asked_again(cluster, rollout)
 
 
