@@ -3,6 +3,8 @@
 Imported by the commands beside this file.
 """
 
+import json
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -24,6 +26,20 @@ StoredName = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the checklist. Store and start nothing.")
 ]
+SetFields = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="Set a field of the file, as in agent.step_limit=30. Repeat for more.",
+    ),
+]
+Dump = Annotated[
+    bool,
+    typer.Option(
+        "--dump", help="Print every field with where its value comes from. Start nothing."
+    ),
+]
 CampaignName = Annotated[str, typer.Argument(help="Name of the campaign.")]
 RunName = Annotated[str, typer.Argument(help="Name of the campaign or other run.")]
 CopiedCheckpoints = Annotated[
@@ -44,6 +60,36 @@ OneSplit = Annotated[str | None, typer.Option(help="Split of the tasks (default:
 Workers = Annotated[
     bool, typer.Option(help="Start a local rollout worker and sandbox node for this run.")
 ]
+
+
+def overrides(given: list[str] | None) -> Any:
+    """What stands above a file: options `--set`, and variables of the environment."""
+    from mainspring.config.files.layers import Overrides
+
+    return Overrides(tuple(given or ()), os.environ)
+
+
+def refuse_without_file(given: list[str] | None, dump: bool, command: str) -> None:
+    """Raises UsageError for options that belong to a file."""
+    from mainspring.errors import UsageError
+
+    if given or dump:
+        raise UsageError(
+            f"`mainspring {command}` {'--dump' if dump else '--set'} needs a file",
+            remedy="what is stored keeps its fields: `mainspring campaign show NAME` shows it",
+        )
+
+
+def print_dump(config: Any, origins: Any, *, as_json: bool = False) -> None:
+    """`config`: what the file is read as. `origins`: see `mainspring.config.files.layers`."""
+    from mainspring.config.files.dumping import DEFAULT, dumped
+
+    lines = list(dumped(config, origins))
+    if as_json:
+        document = {"config": config.model_dump(mode="json"), "origins": dict(origins)}
+        return typer.echo(json.dumps(document))
+    for line, origin in lines:
+        echo(f"{line}  # {origin}", dim=origin == DEFAULT)
 
 
 def hint(text: str) -> None:

@@ -71,6 +71,34 @@ groups_per_step = 16
 [trainer.optimizer]
 lr = 5e-7
 ```
+
+## Several files, and values from the command line
+
+A file may extend others, which count from its folder. Tables are merged, and everything else (a
+list, too) is replaced whole:
+
+```toml
+extends = "base.toml"    # or a list: the last one wins
+name = "small-steps"
+
+[trainer]
+groups_per_step = 4
+```
+
+`--set FIELD=VALUE` sets a field for one command, and a variable `MAINSPRING__SECTION__FIELD` for all
+commands of a shell: `train`, `campaign start`, `campaign plan`, `sft` and `eval run` take both. The
+command line wins over variables, these over the file, the file over those that it extends:
+
+<!-- not run: the file is yours -->
+```sh
+mainspring campaign plan campaign.toml --set trainer.optimizer.lr=1e-6 --set agent.kind=tools
+mainspring train campaign.toml --set 'agent.tools=["bash", "submit"]' --set reward.parts.0.weight=2
+MAINSPRING__TRAINER__NUM_STEPS=20 mainspring train campaign.toml --dump
+```
+
+A value is written as in TOML; a word needs no quotes. A number names an entry of a list, from 0.
+`--dump` prints every field with its value and where that comes from, and starts nothing; what it
+prints is a file again.
 """
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli.options import Json
+from cli.options import Dump, Json, SetFields, overrides
 
 DOES_NOT_FIT = 4
 
@@ -54,6 +54,8 @@ def plan(
         float | None,
         typer.Option(min=0.001, help="Speed of the disk or folder that holds checkpoints, GB/s."),
     ] = None,
+    set_fields: SetFields = None,
+    dump: Dump = False,
     as_json: Json = False,
 ) -> None:
     """Plan a campaign: memory, demand and time of a step, from its file alone.
@@ -62,8 +64,11 @@ def plan(
     file or the model is refused, 4 if a rank does not fit a GPU.
     """
     from cli.operations.runs import campaign_plan
+    from cli.train.train import dump_campaign
     from mainspring.planning.assumptions import Given
 
+    if dump:
+        return dump_campaign(file, set_fields, as_json=as_json)
     given = Given(
         tokens_per_rollout=tokens_per_rollout,
         turns_per_rollout=turns_per_rollout,
@@ -74,7 +79,7 @@ def plan(
         decode_tokens_per_s=decode_tokens_per_s,
         disk_gb_per_s=disk_gb_per_s,
     )
-    planned = campaign_plan.plan_campaign(file, given, gpu_memory_gb, model)
+    planned = campaign_plan.plan_campaign(file, given, gpu_memory_gb, model, overrides(set_fields))
     if as_json:
         typer.echo(json.dumps(campaign_plan.as_json(planned)))
     else:

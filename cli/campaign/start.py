@@ -4,7 +4,17 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.options import CampaignFile, DryRun, Home, StoredName, tell
+from cli.options import (
+    CampaignFile,
+    DryRun,
+    Dump,
+    Home,
+    SetFields,
+    StoredName,
+    overrides,
+    refuse_without_file,
+    tell,
+)
 from cli.terminal_text import echo
 
 
@@ -15,6 +25,8 @@ def start(
     force: Annotated[
         bool, typer.Option("--force", help="Start even if the checklist finds something missing.")
     ] = False,
+    given: SetFields = None,
+    dump: Dump = False,
     home: Home = None,
 ) -> None:
     """Start a campaign from a TOML file, or resume it. Its workers run elsewhere.
@@ -29,7 +41,7 @@ def start(
     from cli.operations.runs import campaign_launch as launch
     from cli.operations.runs.stored_run import stored
     from cli.tables import Screen
-    from cli.train.train import print_items, refuse_other_name, require_name
+    from cli.train.train import dump_campaign, print_items, refuse_other_name, require_name
     from infra.db.runs import campaigns
     from mainspring.config.campaign import CampaignConfig
     from mainspring.config.files.reading import load_campaign
@@ -39,8 +51,11 @@ def start(
     from_file = None
     if file is None:
         name = require_name(name, "campaign start")
+        refuse_without_file(given, dump, "campaign start")
     else:
-        from_file = load_campaign(file, tell)
+        if dump:
+            return dump_campaign(file, given)
+        from_file = load_campaign(file, tell, overrides(given))
         refuse_other_name(name, from_file.name, file)
         name = from_file.name
     console = Screen()

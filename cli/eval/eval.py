@@ -8,7 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.options import Home, Json, OneSplit, Workers
+from cli.options import (
+    Dump,
+    Home,
+    Json,
+    OneSplit,
+    SetFields,
+    Workers,
+    overrides,
+    print_dump,
+)
 from cli.terminal_text import echo
 from mainspring.config.files.presets import Preset
 from mainspring.status import PolicyApi, Unverified
@@ -81,6 +90,8 @@ def run(
         Preset | None, typer.Option(help="Limits of another agent program, for comparable scores.")
     ] = None,
     concurrency: Concurrency = None,
+    given: SetFields = None,
+    dump: Dump = False,
     name: Name = None,
     output: Output = None,
     retry: Retry = False,
@@ -94,10 +105,11 @@ def run(
     give its --name; nothing else is needed. Starts local workers unless
     MAINSPRING_TEMPORAL_ADDRESS is set; then existing workers are used.
     """
-    from mainspring.config.files.reading import check_evaluation, read_run_file
+    from mainspring.config.files.presets import with_preset
+    from mainspring.config.files.reading import check_evaluation_file, named_after, read_layers
 
-    raw = read_run_file(file) if file else {}
-    named: dict[str, str] = {}
+    layers = read_layers(file, overrides(given))
+    raw, named = layers.table, named_after(layers, file)
     for section, options in {
         "tasks": {"source": source, "unverified": unverified},
         "policy": {
@@ -111,17 +123,25 @@ def run(
         "run": {"split": split, "slice": part, "samples": samples},
     }.items():
         values = {key: value for key, value in options.items() if value is not None}
-        raw[section] = {**raw.get(section, {}), **values}
-        named |= {f"{section}.{key}": OPTIONS.get(key, f"--{key}") for key in values}
-    if name is not None and file is None and (source is None or model is None):
+        below = raw.get(section, {})
+        if not isinstance(below, dict):  # refused below, by its name
+            continue
+        raw[section] = {**below, **values}
+        options_named = {f"{section}.{key}": OPTIONS.get(key, f"--{key}") for key in values}
+        named |= options_named
+        layers.origins |= options_named
+    if name is not None and not dump and file is None and (source is None or model is None):
         return _perform(_stored_run(name, raw), output, retry, workers, home, as_json)
-    _complete(raw, name)
     where = str(file) if file else "eval run"
-    check_evaluation(raw, where, named)  # before any service is asked
+    if all(isinstance(raw.get(section), dict) for section in ("tasks", "policy", "run")):
+        _complete(raw, name)
+    checked = check_evaluation_file(raw, where, named)  # before any service is asked
+    if dump:
+        return print_dump(checked, with_preset(layers), as_json=as_json)
 
     async def config_of(run: Any) -> Any:
         raw["run"]["split"] = await run.split_of(raw, raw["run"].get("split"))
-        return check_evaluation(raw, where, named)
+        return check_evaluation_file(raw, where, named).config()
 
     _perform(config_of, output, retry, workers, home, as_json)
 

@@ -6,7 +6,16 @@ from typing import Annotated
 
 import typer
 
-from cli.options import Home, Json, hint
+from cli.options import (
+    Dump,
+    Home,
+    Json,
+    SetFields,
+    hint,
+    overrides,
+    print_dump,
+    refuse_without_file,
+)
 from cli.terminal_text import echo
 
 app = typer.Typer()
@@ -18,6 +27,8 @@ def sft(
     name: Annotated[
         str | None, typer.Option(help="Name of a stored run to resume, instead of its file.")
     ] = None,
+    given: SetFields = None,
+    dump: Dump = False,
     home: Home = None,
     as_json: Json = False,
 ) -> None:
@@ -34,13 +45,19 @@ def sft(
     from cli.operations.runs.stored_run import stored_here
     from cli.tables import Screen
     from cli.train.train import refuse_other_name, require_name
-    from mainspring.config.files.reading import load_sft
+    from mainspring.config.files.reading import check_sft, load_sft, named_after, read_sft_layers
     from mainspring.config.sft import SftConfig
 
     if file is None:
+        refuse_without_file(given, dump, "sft")
         config = asyncio.run(stored_here(home, require_name(name, "sft"), SftConfig))
     else:
-        config = load_sft(file)
+        above = overrides(given)
+        if dump:
+            layers = read_sft_layers(file, above)
+            checked = check_sft(layers.table, str(file), named_after(layers, file))
+            return print_dump(checked, layers.origins, as_json=as_json)
+        config = load_sft(file, above)
         refuse_other_name(name, config.name, file)
     console = Screen(stderr=True)
 

@@ -7,7 +7,20 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.options import CampaignFile, DryRun, Home, Json, StoredName, hint, tell
+from cli.options import (
+    CampaignFile,
+    DryRun,
+    Dump,
+    Home,
+    Json,
+    SetFields,
+    StoredName,
+    hint,
+    overrides,
+    print_dump,
+    refuse_without_file,
+    tell,
+)
 from cli.terminal_text import echo, plain
 from mainspring.algorithms.schedule import Schedule
 
@@ -31,6 +44,8 @@ def train(
     detach: Detach = False,
     stop: Stop = False,
     dry_run: DryRun = False,
+    given: SetFields = None,
+    dump: Dump = False,
     home: Home = None,
     as_json: Json = False,
 ) -> None:
@@ -45,14 +60,18 @@ def train(
 
     if file is None:
         name = require_name(name, "train")
+        refuse_without_file(given, dump, "train")
         if stop:
             return _stop(configured_settings(home).home, name)
         command = ["train", "--name", name]
         config = _stored(home, name)
         return _perform(config, command, home, detach, stop, dry_run, as_json, as_stored=True)
-    config = load_campaign(file, tell)
+    if dump:
+        return dump_campaign(file, given, as_json=as_json)
+    config = load_campaign(file, tell, overrides(given))
     refuse_other_name(name, config.name, file)
     command = ["train", str(file.absolute())]
+    command += [word for field in given or () for word in ("--set", field)]
     _perform(config, command, home, detach, stop, dry_run, as_json)
 
 
@@ -82,6 +101,15 @@ def quickstart(
     command = ["quickstart", "--seed", str(seed), "--schedule", schedule]
     config = bundled_campaign(seed, schedule)
     _perform(config, command, home, detach, stop, dry_run, as_json, as_stored=True)
+
+
+def dump_campaign(file: Path, given: list[str] | None, *, as_json: bool = False) -> None:
+    from mainspring.config.files.presets import with_preset
+    from mainspring.config.files.reading import load_campaign, read_layers
+
+    above = overrides(given)
+    config = load_campaign(file, tell, above)
+    print_dump(config, with_preset(read_layers(file, above)), as_json=as_json)
 
 
 def require_name(name: str | None, command: str) -> str:

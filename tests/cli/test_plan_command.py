@@ -184,3 +184,45 @@ def test_planning_needs_neither_torch_nor_services(write: Any) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
     )
     assert ended.stdout.strip() == "0 []"
+
+
+def test_fields_of_the_command_line_are_planned_with_and_dumped(
+    write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write("qwen3-8b")
+    monkeypatch.setenv("MAINSPRING__TRAINER__TENSOR_PARALLEL", "2")
+    told = run(file, "--json", "--set", "policy.max_context=8192")
+    assert told.exit_code == 0, told.output
+    dumped = run(file, "--dump", "--set", "policy.max_context=8192").output
+    assert "policy.max_context = 8192  # --set" in dumped
+    assert "trainer.tensor_parallel = 2  # MAINSPRING__TRAINER__TENSOR_PARALLEL" in dumped
+    assert f'name = "planned"  # {file}' in dumped and "# default" in dumped
+    document = json.loads(run(file, "--dump", "--json").output)
+    assert document["config"]["trainer"]["tensor_parallel"] == 2
+    assert document["origins"]["policy.max_context"] == file
+    refused = run(file, "--set", "policy.max_contxt=1")
+    assert refused.exit_code == 2 or isinstance(refused.exception, MainspringError)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["eval", "run", "--source", "s", "--split", "t", "--model", "m", "--api", "openai"],
+        ["sft", str(ROOT / "examples" / "sft" / "sft.toml")],
+        ["train", str(ROOT / "bundled" / "quickstart.toml")],
+        ["campaign", "start", str(ROOT / "bundled" / "quickstart.toml")],
+    ],
+)
+def test_every_command_with_a_file_dumps_it(command: list[str]) -> None:
+    url = ["--base-url", "http://127.0.0.1:1/v1"] if command[0] == "eval" else []
+    told = CliRunner().invoke(app, [*command, *url, "--dump", "--set", "seed=41"])
+    assert told.exit_code == 0, told.output
+    assert "seed = 41  # --set" in told.output
+
+
+@pytest.mark.parametrize("command", [["train"], ["campaign", "start"], ["sft"]])
+def test_a_stored_run_takes_no_fields(command: list[str]) -> None:
+    for options in (["--set", "seed=1"], ["--dump"]):
+        told = CliRunner().invoke(app, [*command, "--name", "stored", *options])
+        assert isinstance(told.exception, MainspringError)
+        assert f"{options[0]} needs a file" in told.exception.message

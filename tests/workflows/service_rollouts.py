@@ -13,7 +13,7 @@ from infra.functions.labelled import LABEL
 from infra.sources.protocol import ImportOptions
 from infra.sources.resolve import open_source
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.files.reading import read_environments, read_run_file
+from mainspring.config.files.reading import read_environments, read_layers
 from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId
 from mainspring.protocol.rollout import RolloutResult
 from mainspring.tasks.own_task import OwnTask
@@ -42,7 +42,7 @@ def games() -> Mapping[int, OwnTask]:
 
 def config_of(**changed: Any) -> CampaignConfig:
     """`environment`: fields of the example's section, or others in its place."""
-    raw = read_run_file(FILE)
+    raw = read_layers(FILE).table
     environment = changed.pop("environment", None) or {}
     section = read_environments(FILE)["rooms"].model_dump(mode="json", exclude_unset=True)
     if "url" in environment:

@@ -15,6 +15,7 @@ from cli.operations.machine.gpus_here import GpusHere, gpus_here
 from mainspring.agents.choice import check_agents
 from mainspring.algorithms.choice import check_device
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.files.layers import NONE, Overrides
 from mainspring.config.files.pairs import warnings
 from mainspring.config.files.reading import load_campaign
 from mainspring.config.section import BUNDLED
@@ -47,10 +48,14 @@ class Planned:
 
 
 def plan_campaign(
-    file: Path, given: Given, gpu_memory_gb: float | None, model: Path | None
+    file: Path,
+    given: Given,
+    gpu_memory_gb: float | None,
+    model: Path | None,
+    overrides: Overrides = NONE,
 ) -> Planned:
     """Raises ConfigError and ModelError."""
-    config = load_campaign(file)
+    config = load_campaign(file, overrides=overrides)
     check_agents(config)
     check_device(config.trainer)
     check_context(config.agent, config.policy)

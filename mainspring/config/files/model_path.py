@@ -1,8 +1,8 @@
-"""Directories that a campaign file names: absolute, or relative to the file.
+"""Files and directories that a file of a run names: absolute, or relative to the file.
 
 Invariant: workers have a working directory of their own, so what is stored is absolute: of the
 model where the directory exists (what does not exist stays as it is written, for the checklist to
-name), and of the commands of services always.
+name), and of the commands of services and of files with trajectories always.
 """
 
 import os
@@ -39,3 +39,18 @@ def with_service_folders(raw: dict[str, Any], file: Path) -> dict[str, Any]:
             absolute = os.path.normpath(file.absolute().parent / folder)
             placed[name] = table | {"folder": absolute}
     return raw | {"environments": placed}
+
+
+def with_data_files(raw: dict[str, Any], file: Path) -> dict[str, Any]:
+    """`raw`, read from `file`, with the absolute path of each file of [[data.sources]]."""
+    data = raw.get("data")
+    sources = data.get("sources") if isinstance(data, dict) else None
+    if not isinstance(data, dict) or not isinstance(sources, list):
+        return raw
+    placed = [
+        source | {"file": os.path.normpath(file.absolute().parent / source["file"])}
+        if isinstance(source, dict) and isinstance(source.get("file"), str)
+        else source
+        for source in sources
+    ]
+    return raw | {"data": data | {"sources": placed}}

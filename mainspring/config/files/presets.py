@@ -10,6 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from mainspring.config.files.layers import Layered
+
 ENDPOINTS_OWN_CONTEXT = 10_000_000
 """Tokens. More than any model has: the endpoint's own limit ends the rollout."""
 
@@ -56,6 +58,17 @@ def expanded(raw: dict[str, Any]) -> dict[str, Any]:
             if "max_new_tokens" not in raw.get("policy", {}):
                 policy["max_new_tokens"] = min(policy["max_new_tokens"], own // 2)
     return filled
+
+
+def with_preset(layers: Layered) -> dict[str, str]:
+    """The origins of the fields, with those that a preset gives."""
+    agent = layers.table.get("agent")
+    name = agent.get("preset") if isinstance(agent, dict) else None
+    if name is None:
+        return layers.origins
+    filled = Layered()
+    filled.add(expanded(layers.table), f"preset {name}")
+    return filled.origins | layers.origins
 
 
 def _own_context(policy: dict[str, Any]) -> int | None:

@@ -3,7 +3,6 @@
 Invariant: an error names the file and each wrong field.
 """
 
-import os
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +16,12 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluations.evaluation import EvaluationConfig, EvaluationFile
 from mainspring.config.evaluations.verification import VerificationConfig
 from mainspring.config.files import errors
-from mainspring.config.files.model_path import with_model_path, with_service_folders
+from mainspring.config.files.layers import NONE, Layered, Overrides, Table, layered
+from mainspring.config.files.model_path import (
+    with_data_files,
+    with_model_path,
+    with_service_folders,
+)
 from mainspring.config.files.presets import expanded
 from mainspring.config.files.prompt_files import with_judges_prompts, with_prompts
 from mainspring.config.files.renamed import renamed
@@ -35,41 +39,56 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
 """Names at the top of a file that stand for something else in a configuration or a command."""
 
 
-def load_campaign(path: Path, tell: Callable[[str], None] | None = None) -> CampaignConfig:
+def load_campaign(
+    path: Path, tell: Callable[[str], None] | None = None, overrides: Overrides = NONE
+) -> CampaignConfig:
     """Read a campaign file. What an earlier version called otherwise is read under its new name,
     and told; without `tell` it is a mistake. Raises ConfigError naming the file and each wrong
     field."""
-    raw, notes = renamed(read_run_file(path))
+    layers = read_layers(path, overrides)
+    raw, notes = renamed(layers.table)
     lines = [f"{path}: {note}" for note in notes]
     if lines and tell is None:
         raise ConfigError("\n".join(lines), remedy="write the new name into the file")
-    config = check_campaign(raw, str(path))
+    config = check_campaign(raw, str(path), named_after(layers, path))
     if tell is not None:
         for line in lines:
             tell(line)
     return config
 
 
-def load_sft(path: Path) -> SftConfig:
-    """Read the file of a supervised run; its paths are made absolute. Raises ConfigError naming the
-    file and each wrong field."""
-    config = _checked(SftFile, with_model_path(read_toml(path), path), str(path), {}).config()
-    sources = tuple(
-        source
-        if source.file is None
-        else source.model_copy(
-            update={"file": os.path.normpath(path.absolute().parent / source.file)}
-        )
-        for source in config.data.sources
-    )
-    return config.model_copy(update={"data": config.data.model_copy(update={"sources": sources})})
+def load_sft(path: Path, overrides: Overrides = NONE) -> SftConfig:
+    """Read the file of a supervised run. Raises ConfigError naming the file and each wrong
+    field."""
+    layers = read_sft_layers(path, overrides)
+    return check_sft(layers.table, str(path), named_after(layers, path)).config()
 
 
-def read_run_file(path: Path) -> dict[str, Any]:
-    """The table of a file with rollouts, with what its paths name: the directories of the model and
-    of services are absolute, and the texts of agents and judges are read. Raises ConfigError."""
-    raw = with_service_folders(with_model_path(read_toml(path), path), path)
-    return with_judges_prompts(with_prompts(raw, path, read_toml), path)
+def read_sft_layers(path: Path, overrides: Overrides = NONE) -> Layered:
+    """The file of a supervised run with what stands below and above it; its paths are absolute.
+    Raises ConfigError."""
+
+    def placed(raw: Table, file: Path) -> Table:
+        return with_data_files(with_model_path(raw, file), file)
+
+    return layered(path, overrides, read_toml, placed)
+
+
+def read_layers(path: Path | None, overrides: Overrides = NONE) -> Layered:
+    """The table of a file with rollouts, with what stands below and above it and with what its
+    paths name: the directories of the model and of services are absolute, and the texts of agents
+    and judges are read. Raises ConfigError."""
+
+    def placed(raw: Table, file: Path) -> Table:
+        raw = with_service_folders(with_model_path(raw, file), file)
+        return with_judges_prompts(with_prompts(raw, file, read_toml), file)
+
+    return layered(path, overrides, read_toml, placed)
+
+
+def named_after(layers: Layered, path: Path | None) -> dict[str, str]:
+    """Names of the fields that come from elsewhere than the file, for messages."""
+    return {name: f"{name} (of {origin})" for name, origin in layers.elsewhere(path).items()}
 
 
 class _Environments(BaseModel):
@@ -81,7 +100,7 @@ class _Environments(BaseModel):
 def read_environments(path: Path) -> dict[str, EnvironmentConfig]:
     """The services that a file with rollouts names, by kind of task; its other sections are not
     looked at. Raises ConfigError."""
-    raw = with_service_folders(read_toml(path), path)
+    raw = layered(path, NONE, read_toml, with_service_folders).table
     try:
         section = {name: raw[name] for name in _Environments.model_fields if name in raw}
         named = _Environments.model_validate(section).environments
@@ -148,9 +167,22 @@ def check_campaign(
 def check_evaluation(
     raw: dict[str, Any], where: str, named: Mapping[str, str] = MappingProxyType({})
 ) -> EvaluationConfig:
-    """Evaluation that a file, and options that have its form, ask for. Raises ConfigError as
-    above."""
-    return _checked(EvaluationFile, raw, where, named).config()
+    """Evaluation that a file asks for. Raises ConfigError as above."""
+    return check_evaluation_file(raw, where, named).config()
+
+
+def check_evaluation_file(
+    raw: dict[str, Any], where: str, named: Mapping[str, str]
+) -> EvaluationFile:
+    """A file, with options that have its form. Raises ConfigError as above."""
+    return _checked(EvaluationFile, raw, where, named)
+
+
+def check_sft(
+    raw: dict[str, Any], where: str, named: Mapping[str, str] = MappingProxyType({})
+) -> SftFile:
+    """Raises ConfigError as above."""
+    return _checked(SftFile, raw, where, named)
 
 
 def check_verification(raw: dict[str, Any], where: str) -> VerificationConfig:
