@@ -63,7 +63,7 @@ Workers = Annotated[
 
 
 def overrides(given: list[str] | None) -> Any:
-    """What stands above a file: options `--set`, and variables of the environment."""
+    """Values that stand above a file: of `--set`, and of variables of the environment."""
     from mainspring.config.files.layers import Overrides
 
     return Overrides(tuple(given or ()), os.environ)

@@ -16,9 +16,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from pydantic import BaseModel
 
-from mainspring.config.campaign import CampaignConfig
+from mainspring.config.files.reading import load_campaign
 from mainspring.config.settings import Settings
 from tests.test_dependency_rule import PACKAGES, sources
 
@@ -210,14 +209,16 @@ def test_every_campaign_field_says_what_it_means() -> None:
     assert [name for name, meaning in rows if not meaning] == []
 
 
-def test_examples_in_the_campaign_reference_are_valid() -> None:
+def test_examples_in_the_campaign_reference_are_valid(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "campaign.md").read_text()
     examples = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
-    assert len(examples) == 2
-    configs: list[BaseModel] = [
-        CampaignConfig.model_validate(tomllib.loads(example)) for example in examples
-    ]
-    assert all(isinstance(config, CampaignConfig) for config in configs)
+    assert len(examples) == 3
+    # The last one extends a file: the one before it.
+    (tmp_path / "base.toml").write_text(examples[1])
+    for number, example in enumerate(examples):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(example)
+        assert load_campaign(file).name == tomllib.loads(example)["name"]
 
 
 def _commands(page: Path) -> set[tuple[str, ...]]:

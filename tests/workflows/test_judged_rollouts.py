@@ -338,8 +338,7 @@ async def test_a_run_that_is_over_names_it_also_after_few_judgements(
     campaign = (await cluster.row(rollout)).campaign
     assert (await collect(cluster.db, campaign)).judge_warnings == ()
     summary = await write_evaluation(cluster.db, campaign, tmp_path)
-    [warning] = summary["judge_warnings"]
-    assert "no vote of its newest 1 judgements can be read" in warning
+    assert "no vote of its newest 1 judgements" in summary["judge_warnings"][0]
     print_summary(summary, tmp_path)
     assert "it wrote: Seven of ten" in capsys.readouterr().out
 

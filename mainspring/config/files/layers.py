@@ -32,7 +32,7 @@ class Overrides:
     """Values that stand above files."""
 
     given: tuple[str, ...] = ()
-    """Of the command line, as "a.b.c=value"."""
+    """Those of the command line, as "a.b.c=value"."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Variables of the environment; others than those of PREFIX are passed over."""
 

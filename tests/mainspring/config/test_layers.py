@@ -203,7 +203,7 @@ def test_the_last_of_several_bases_wins(file: Path) -> None:
 
 
 def test_what_is_dumped_is_the_same_file_again(file: Path, tmp_path: Path) -> None:
-    above = over("agent.preset=swe-bench", 'agent.prompts.system=\\ "é" \x7f\n{{ issue }}')
+    above = over("agent.preset=swe-bench", 'agent.prompts.system=\\ "\u00e9" \x7f\n{{ issue }}')
     config = load_campaign(file, overrides=above)
     lines = list(dumped(config, with_preset(read_layers(file, above))))
     again = tmp_path / "again.toml"
