@@ -85,9 +85,9 @@ name = "small-steps"
 groups_per_step = 4
 ```
 
-`--set FIELD=VALUE` sets a field for one command, and `MAINSPRING__SECTION__FIELD` (a variable) for all
-commands of a shell: `train`, `campaign start`, `campaign plan`, `sft` and `eval run` take both. The
-command line wins over variables, these over the file, the file over those that it extends:
+`--set FIELD=VALUE` sets a field for one command, and a variable `MAINSPRING__SECTION__FIELD` for
+all commands of a shell: `train`, `campaign start`, `campaign plan`, `sft` and `eval run` take both.
+The command line wins over variables, these over the file, the file over those that it extends:
 
 <!-- not run: the file is yours -->
 ```sh
