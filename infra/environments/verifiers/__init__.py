@@ -1,0 +1,1 @@
+"""Environments of the package `verifiers` as a service in AgentGym's form, in a Python of its own."""
