@@ -1,1 +1,1 @@
-"""Environments of the package `verifiers` as a service in AgentGym's form, in a Python of its own."""
+"""Environments of the package verifiers as a service, run by a Python that has the package."""

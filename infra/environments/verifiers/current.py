@@ -14,11 +14,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import verifiers.v1 as vf
+from pydantic import ValidationError
 
 from infra.environments.verifiers.chat_loop import ChatLoop
 from infra.environments.verifiers.world import EpisodeFailed, Outcome, Refused, World
 
 CHAT_LOOP = "mainspring-chat-loop"
+SEED = 0
 MODEL_TIME_S = 365 * 24 * 3600.0
 KEY = "MAINSPRING_MODEL"
 """Variable of the key of the model here, which asks for none."""
@@ -49,7 +51,10 @@ class CurrentPlayer:
         }
         if vf.default_harness_id(environment) == "bash":  # it has none of its own
             seat["harness"] = {"id": CHAT_LOOP}
-        config = config_type(taskset={**args, "id": environment}, **{seats[0]: seat})
+        try:
+            config = config_type(taskset={**args, "id": environment}, **{seats[0]: seat})
+        except ValidationError as error:
+            raise Refused(f"environment {environment!r}: {_wrong_fields(error)}") from error
         self._env = vf.load_environment(config)
         self._tasks = _Tasks(self._env.taskset)
         client = vf.EvalClientConfig(base_url=model_url, api_key_var=KEY)
@@ -94,7 +99,7 @@ class _Tasks:
         self._taskset = taskset
         self._loaded: list[Any] = []
         self._rest: Iterator[Any] | None = None
-        self._state = random.getstate()
+        self._state = random.Random(SEED).getstate()
 
     def at(self, number: int) -> Any:
         """Raises Refused, and EpisodeFailed for a taskset that cannot be loaded."""
@@ -122,8 +127,19 @@ class _Tasks:
         except (Exception, SystemExit) as error:
             self._rest = None
             self._loaded.clear()
+            random.seed(SEED)
             words = f"{type(error).__name__}: {error}"
             raise EpisodeFailed(f"the taskset cannot be loaded: {words}") from error
+
+
+def _wrong_fields(error: ValidationError) -> str:
+    """Of the table `args`, which verifiers calls the taskset."""
+    return "; ".join(
+        f"args.{'.'.join(map(str, each['loc'][1:]))}: {each['msg']}"
+        if each["loc"][:1] == ("taskset",)
+        else f"{'.'.join(map(str, each['loc']))}: {each['msg']}"
+        for each in error.errors()
+    )
 
 
 def _outcome(episode: Any) -> Outcome:

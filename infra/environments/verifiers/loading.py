@@ -8,11 +8,13 @@ when it knows which. Used by `serving`.
 import importlib
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any, Protocol
 
 from infra.environments.verifiers.world import Outcome, Refused, World
 
+PRESENT = "verifiers>=0.4,<0.5"
 CLASSIC = "verifiers>=0.3.1,<0.4"
 
 
@@ -53,6 +55,12 @@ def _load(environment: str, args: Mapping[str, Any], model_url: str) -> Player:
         words = f"{type(error).__name__}: {error}{before}"
         raise Refused(f"environment {environment!r} cannot be imported: {words}") from error
     if not callable(getattr(found, "load_environment", None)):
+        if has_classic:
+            raise Refused(
+                f"environment {environment!r} is not installed, or has no load_environment, which "
+                f"verifiers {version('verifiers')} wants: install it in its Python, or {PRESENT!r} "
+                "for one of the present form"
+            )
         from infra.environments.verifiers.current import CurrentPlayer
 
         return CurrentPlayer(environment, args, model_url)

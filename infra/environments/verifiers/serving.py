@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import json
 import logging
+import os
 import random
 import sys
 from typing import Any
@@ -100,7 +101,7 @@ class Service:
         except Left:
             # In these words a model tells that its context is full: then environments score what
             # was done.
-            return _model_error(400, "the agent has left; maximum context length exceeded")
+            return _model_error(400, "the agent has left; maximum context length is exceeded")
         whole = completion(message, world.num_replies)
         if not body.get("stream"):
             return web.json_response(whole)
@@ -116,27 +117,28 @@ class Service:
 
 
 def serve(port: int, environment: str, args: dict[str, Any]) -> str:
-    """Until the process is ended; why it can never start."""
+    """Until the process ends. Why it can never start, if it cannot."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stdout)
     random.seed(SEED)
     try:
         player = load(environment, args, f"http://{HOST}:{port}/model")
     except Refused as refused:
         return " ".join(str(refused).split())
-    return asyncio.run(_serve(port, player))
-
-
-async def _serve(port: int, player: Player) -> str:
     try:
-        async with player.serving():
-            runner = web.AppRunner(Service(player).app(), access_log=None)
-            await runner.setup()
-            await web.TCPSite(runner, HOST, port).start()
-            print(f"{player.name} at http://{HOST}:{port}", flush=True)
-            await asyncio.Event().wait()
+        asyncio.new_event_loop().run_until_complete(_serve(port, player))
     except SystemExit as error:
-        return f"the environment ended the process at its start: {error}"
-    return ""
+        # Of a task that the environment started: nothing catches it, and nothing waits for it.
+        print(f"the environment called for the end of its process: {error}", flush=True)
+    os._exit(1)
+
+
+async def _serve(port: int, player: Player) -> None:
+    async with player.serving():
+        runner = web.AppRunner(Service(player).app(), access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, HOST, port).start()
+        print(f"{player.name} at http://{HOST}:{port}", flush=True)
+        await asyncio.Event().wait()
 
 
 def _answering(route: Any) -> Any:

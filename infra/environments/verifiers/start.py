@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import types
+from typing import NoReturn
 
 REFUSED = 78
 """As EX_CONFIG: a service that ends with it is not started again."""
@@ -19,7 +20,7 @@ BELOW = (0, 5)
 WANTED = "verifiers>=0.4,<0.5"
 
 
-def refuse(why):
+def refuse(why) -> NoReturn:
     print(why, flush=True)
     sys.stdout.flush()
     os._exit(REFUSED)
@@ -38,7 +39,7 @@ def require_verifiers():
     except metadata.PackageNotFoundError:
         refuse(f"its Python {here} has no verifiers: run {here} -m pip install '{WANTED}'")
     numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdecimal())
-    if not OLDEST <= numbers or numbers[:2] >= BELOW:
+    if numbers < OLDEST or numbers[:2] >= BELOW:
         wanted = f"run {here} -m pip install '{WANTED}'"
         refuse(f"its Python {here} has verifiers {version}, which is not played: {wanted}")
 
@@ -66,8 +67,9 @@ def main():
     given = parser.parse_args()
     require_verifiers()
     # Where the environment may be a module, also for the tool servers that it starts.
-    sys.path[0] = given.folder
-    paths = [given.folder, os.environ.get("PYTHONPATH", "")]
+    folder = os.path.abspath(given.folder)
+    sys.path[0] = folder
+    paths = [folder, os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     try:
         serving = only_this_folder()
