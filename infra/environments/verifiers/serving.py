@@ -12,7 +12,7 @@ import logging
 import os
 import random
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 from aiohttp import web
 
@@ -124,6 +124,10 @@ def serve(port: int, environment: str, args: dict[str, Any]) -> str:
         player = load(environment, args, f"http://{HOST}:{port}/model")
     except Refused as refused:
         return " ".join(str(refused).split())
+    run(port, player)
+
+
+def run(port: int, player: Player) -> NoReturn:
     try:
         asyncio.new_event_loop().run_until_complete(_serve(port, player))
     except SystemExit as error:

@@ -1,4 +1,4 @@
-"""An environment for verifiers 0.4 that is wrong in the way that its `how` tells."""
+"""An environment for verifiers 0.4 whose tasks are wrong, each in its own way; it has no end."""
 
 import random
 
@@ -6,10 +6,12 @@ import verifiers.v1 as vf
 
 __all__ = ["OddTaskset"]
 
+HOWS = ("echo", "setup raises", "reward raises", "reward is NaN", "container", "reward ends it")
+
 
 class OddConfig(vf.TasksetConfig):
-    how: str = "echo"
-    num_tasks: int = 3
+    fails: str = ""
+    highest: int = 10
 
 
 class OddData(vf.TaskData):
@@ -26,27 +28,24 @@ class OddTask(vf.Task[OddData]):
         how = self.data.how
         if how == "reward raises":
             raise KeyError("answer")
-        if how == "reward ends the process":
+        if how == "reward ends it":
             raise SystemExit("not logged in")
         if how == "reward is NaN":
             return float("nan")
         return float("yes" in (trace.last_reply or ""))
-
-    @vf.metric
-    async def num_chars(self, trace) -> float:
-        return float(len(trace.last_reply or ""))
 
 
 class OddTaskset(vf.Taskset[OddTask, OddConfig]):
     INFINITE = True
 
     def load(self):
-        how, number = self.config.how, 0
-        if how == "load raises":
+        if self.config.fails == "raises":
             raise FileNotFoundError("questions.jsonl")
-        if how == "load ends the process":
+        if self.config.fails == "ends":
             raise SystemExit("not logged in")
-        while how == "endless" or number < self.config.num_tasks:
+        number = 0
+        while True:
+            how = HOWS[number] if number < len(HOWS) else "draws"
             drawn = f" {random.random()}" if how == "draws" else ""
             image = "ubuntu" if how == "container" else None
             prompt = f"Question {number}{drawn}: yes or no?"
