@@ -98,7 +98,7 @@ FORMS: Mapping[Family, ServiceForm] = {
 }
 
 VERIFIERS = ServiceForm(leaves=True)
-"""Of Mainspring's service for environments of verifiers (`infra/environments/verifiers`)."""
+"""Form of Mainspring's service for environments of verifiers (`infra/environments/verifiers`)."""
 
 
 def form_of(config: EnvironmentConfig) -> ServiceForm:

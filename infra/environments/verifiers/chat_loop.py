@@ -70,7 +70,7 @@ class ChatLoop(vf.Harness[vf.HarnessConfig]):
 
 
 async def _denied(http: httpx.AsyncClient, url: str | None, call: Any) -> dict[str, Any] | None:
-    """What the environment's hooks answer in the tool's place; None: the tool is called."""
+    """Answer of the environment's hooks in the tool's place; None: the tool is called."""
     if url is None:
         return None
     function = call["function"]

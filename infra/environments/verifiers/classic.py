@@ -16,7 +16,7 @@ import verifiers.legacy as vf
 from verifiers.legacy.clients import resolve_client
 from verifiers.legacy.types import ClientConfig
 
-from infra.environments.verifiers.world import EpisodeFailed, Outcome, Refused, World
+from infra.environments.verifiers.world import EpisodeEnd, EpisodeFailed, PlayedWorld, Refused
 
 MODEL_TIME_S = 365 * 24 * 3600.0
 KEY = "MAINSPRING_MODEL"
@@ -29,7 +29,7 @@ class ClassicPlayer:
     def __init__(self, environment: str, args: Mapping[str, Any], model_url: str) -> None:
         """Raises Refused, and whatever the environment raises."""
         self.name = environment
-        self.worlds: dict[str, World] = {}
+        self.worlds: dict[str, PlayedWorld] = {}
         self._model_url = model_url
         self._sessions = itertools.count()
         self._env = vf.load_environment(environment, **args)
@@ -45,7 +45,7 @@ class ClassicPlayer:
     async def serving(self) -> AsyncIterator[None]:
         yield
 
-    async def play(self, number: int, world: World) -> Outcome:
+    async def play(self, number: int, world: PlayedWorld) -> EpisodeEnd:
         row = await asyncio.to_thread(self._row, number)
         session = str(next(self._sessions))
         config = ClientConfig(
@@ -77,7 +77,7 @@ class ClassicPlayer:
             raise Refused(f"the data set has {len(rows)} rows, with the numbers from 0")
         return dict(rows[number])
 
-    def _outcome(self, end: Mapping[str, Any]) -> Outcome:
+    def _outcome(self, end: Mapping[str, Any]) -> EpisodeEnd:
         """Raises EpisodeFailed."""
         if (error := end.get("error")) is not None:
             told = error.get("error_chain_repr") or error if isinstance(error, Mapping) else error
@@ -85,4 +85,4 @@ class ClassicPlayer:
         if end.get("stop_condition") == TIMED_OUT:
             raise EpisodeFailed("the environment ran out of its time")
         metrics = {name: float(value) for name, value in (end.get("metrics") or {}).items()}
-        return Outcome(float(end["reward"]), metrics=metrics)
+        return EpisodeEnd(float(end["reward"]), metrics=metrics)

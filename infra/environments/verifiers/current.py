@@ -17,7 +17,7 @@ import verifiers.v1 as vf
 from pydantic import ValidationError
 
 from infra.environments.verifiers.chat_loop import ChatLoop
-from infra.environments.verifiers.world import EpisodeFailed, Outcome, Refused, World
+from infra.environments.verifiers.world import EpisodeEnd, EpisodeFailed, PlayedWorld, Refused
 
 CHAT_LOOP = "mainspring-chat-loop"
 SEED = 0
@@ -30,7 +30,7 @@ class CurrentPlayer:
     def __init__(self, environment: str, args: Mapping[str, Any], model_url: str) -> None:
         """Raises Refused, and whatever the environment raises."""
         self.name = environment
-        self.worlds: dict[str, World] = {}
+        self.worlds: dict[str, PlayedWorld] = {}
         # A harness is found by the name of its module.
         sys.modules[CHAT_LOOP.replace("-", "_")] = sys.modules[ChatLoop.__module__]
         config_type = vf.env_config_type(environment)
@@ -65,7 +65,7 @@ class CurrentPlayer:
         async with self._env.serving():
             yield
 
-    async def play(self, number: int, world: World) -> Outcome:
+    async def play(self, number: int, world: PlayedWorld) -> EpisodeEnd:
         task = self._tasks.at(number)
         if task.data.image is not None or type(task).NEEDS_CONTAINER:
             raise Refused(
@@ -133,7 +133,7 @@ class _Tasks:
 
 
 def _wrong_fields(error: ValidationError) -> str:
-    """Of the table `args`, which verifiers calls the taskset."""
+    """Fields of `args`, which verifiers calls the taskset, and what is wrong with each."""
     return "; ".join(
         f"args.{'.'.join(map(str, each['loc'][1:]))}: {each['msg']}"
         if each["loc"][:1] == ("taskset",)
@@ -142,7 +142,7 @@ def _wrong_fields(error: ValidationError) -> str:
     )
 
 
-def _outcome(episode: Any) -> Outcome:
+def _outcome(episode: Any) -> EpisodeEnd:
     """Raises EpisodeFailed."""
     traces = episode.traces
     errors = [*episode.errors, *(error for trace in traces for error in trace.errors)]
@@ -164,4 +164,4 @@ def _outcome(episode: Any) -> Outcome:
         for name, value in trace.metrics.items():
             if value is not None:
                 metrics[name] = metrics.get(name, 0.0) + share * value
-    return Outcome(share * sum(trace.reward for trace in traces), rewards, metrics)
+    return EpisodeEnd(share * sum(trace.reward for trace in traces), rewards, metrics)

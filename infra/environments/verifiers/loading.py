@@ -12,27 +12,27 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any, Protocol
 
-from infra.environments.verifiers.world import Outcome, Refused, World
+from infra.environments.verifiers.world import EpisodeEnd, PlayedWorld, Refused
 
 PRESENT = "verifiers>=0.4,<0.5"
 CLASSIC = "verifiers>=0.3.1,<0.4"
 
 
-class Player(Protocol):
+class EnvironmentPlayer(Protocol):
     name: str
-    worlds: dict[str, World]
+    worlds: dict[str, PlayedWorld]
     """By the session that a request to the model names."""
 
     def serving(self) -> AbstractAsyncContextManager[None]:
         """While worlds are played."""
         ...
 
-    async def play(self, number: int, world: World) -> Outcome:
+    async def play(self, number: int, world: PlayedWorld) -> EpisodeEnd:
         """The episode of the task of this number. Raises Refused and EpisodeFailed."""
         ...
 
 
-def load(environment: str, args: Mapping[str, Any], model_url: str) -> Player:
+def load(environment: str, args: Mapping[str, Any], model_url: str) -> EnvironmentPlayer:
     """Raises Refused."""
     try:
         return _load(environment, args, model_url)
@@ -45,7 +45,7 @@ def load(environment: str, args: Mapping[str, Any], model_url: str) -> Player:
         raise Refused(f"environment {environment!r} cannot be loaded: {words}") from error
 
 
-def _load(environment: str, args: Mapping[str, Any], model_url: str) -> Player:
+def _load(environment: str, args: Mapping[str, Any], model_url: str) -> EnvironmentPlayer:
     module = environment.rsplit("/", 1)[-1].split("@", 1)[0].replace("-", "_")
     has_classic = find_spec("verifiers.legacy") is not None
     try:

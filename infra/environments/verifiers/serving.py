@@ -17,8 +17,15 @@ from typing import Any, NoReturn
 from aiohttp import web
 
 from infra.environments.verifiers.conversation import chunks, completion
-from infra.environments.verifiers.loading import Player, load
-from infra.environments.verifiers.world import EpisodeFailed, Left, Outcome, Refused, Seen, World
+from infra.environments.verifiers.loading import EnvironmentPlayer, load
+from infra.environments.verifiers.world import (
+    EpisodeEnd,
+    EpisodeFailed,
+    Left,
+    Observed,
+    PlayedWorld,
+    Refused,
+)
 
 HOST = "127.0.0.1"
 MAX_BYTES = 64 << 20
@@ -27,11 +34,11 @@ SEED = 0
 
 
 class Service:
-    def __init__(self, player: Player) -> None:
+    def __init__(self, player: EnvironmentPlayer) -> None:
         self._player = player
-        self._worlds: dict[int, World] = {}
+        self._worlds: dict[int, PlayedWorld] = {}
         self._numbers = itertools.count()
-        self._ending: set[asyncio.Task[Outcome]] = set()
+        self._ending: set[asyncio.Task[EpisodeEnd]] = set()
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=MAX_BYTES)
@@ -44,7 +51,7 @@ class Service:
 
     async def create(self, asked: dict[str, Any]) -> Any:
         number = next(self._numbers)
-        self._worlds[number] = World()
+        self._worlds[number] = PlayedWorld()
         return {"id": number}
 
     async def reset(self, asked: dict[str, Any]) -> Any:
@@ -52,7 +59,7 @@ class Service:
         if ident not in self._worlds:
             return _unknown(ident)
         self._end(self._worlds[ident])
-        world = self._worlds[ident] = World()
+        world = self._worlds[ident] = PlayedWorld()
         try:
             seen = await world.begin(lambda world: self._player.play(number, world))
         except Refused as refused:
@@ -69,7 +76,7 @@ class Service:
         ident = asked["id"]
         if ident not in self._worlds:
             return _unknown(ident)
-        return {"id": ident, **_told(Seen("", await self._worlds[ident].leave()))}
+        return {"id": ident, **_told(Observed("", await self._worlds[ident].leave()))}
 
     async def close(self, asked: dict[str, Any]) -> Any:
         world = self._worlds.pop(asked["id"], None)
@@ -77,12 +84,12 @@ class Service:
             self._end(world)
         return world is not None
 
-    def _end(self, world: World) -> None:
+    def _end(self, world: PlayedWorld) -> None:
         if (episode := world.close()) is not None:
             self._ending.add(episode)
             episode.add_done_callback(self._ended)
 
-    def _ended(self, episode: "asyncio.Task[Outcome]") -> None:
+    def _ended(self, episode: "asyncio.Task[EpisodeEnd]") -> None:
         self._ending.discard(episode)
         if not episode.cancelled():
             episode.exception()  # its world is closed: nothing asks for it any more
@@ -127,7 +134,7 @@ def serve(port: int, environment: str, args: dict[str, Any]) -> str:
     run(port, player)
 
 
-def run(port: int, player: Player) -> NoReturn:
+def run(port: int, player: EnvironmentPlayer) -> NoReturn:
     try:
         asyncio.new_event_loop().run_until_complete(_serve(port, player))
     except SystemExit as error:
@@ -136,7 +143,7 @@ def run(port: int, player: Player) -> NoReturn:
     os._exit(1)
 
 
-async def _serve(port: int, player: Player) -> None:
+async def _serve(port: int, player: EnvironmentPlayer) -> None:
     async with player.serving():
         runner = web.AppRunner(Service(player).app(), access_log=None)
         await runner.setup()
@@ -155,7 +162,7 @@ def _answering(route: Any) -> Any:
     return answer
 
 
-def _told(seen: Seen) -> dict[str, Any]:
+def _told(seen: Observed) -> dict[str, Any]:
     if seen.outcome is None:
         return {"observation": seen.observation, "reward": 0.0, "done": False}
     end = seen.outcome

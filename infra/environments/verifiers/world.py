@@ -28,7 +28,7 @@ class Left(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class EpisodeEnd:
     """End of an episode."""
 
     reward: float
@@ -38,9 +38,9 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observed:
     observation: str
-    outcome: Outcome | None = None
+    outcome: EpisodeEnd | None = None
     """None: the episode has not ended."""
 
 
@@ -52,9 +52,9 @@ class _Asked:
     reply: "asyncio.Future[Mapping[str, Any]]"
 
 
-class World:
+class PlayedWorld:
     def __init__(self) -> None:
-        self._episode: asyncio.Task[Outcome] | None = None
+        self._episode: asyncio.Task[EpisodeEnd] | None = None
         self._asked: asyncio.Queue[_Asked] = asyncio.Queue()
         self._waiting: dict[str, _Asked] = {}
         """Requests without a reply, by what they ask."""
@@ -66,12 +66,12 @@ class World:
         self.stop: Callable[[], None] = lambda: None
         """Tells the environment that the agent leaves; set by the player."""
 
-    async def begin(self, play: Callable[["World"], Awaitable[Outcome]]) -> Seen:
+    async def begin(self, play: Callable[["PlayedWorld"], Awaitable[EpisodeEnd]]) -> Observed:
         """Raises Refused and EpisodeFailed."""
         self._episode = asyncio.create_task(_played(play, self))
         return await self._next()
 
-    async def step(self, action: str) -> Seen:
+    async def step(self, action: str) -> Observed:
         """Answer the request that was shown last. Raises EpisodeFailed."""
         asked = self._current
         if asked is None:
@@ -82,7 +82,7 @@ class World:
         asked.reply.set_result(reply_message(action, asked.tools, self.num_replies))
         return await self._next()
 
-    async def leave(self) -> Outcome:
+    async def leave(self) -> EpisodeEnd:
         """End the episode as it stands: the environment scores what was done. Raises
         EpisodeFailed."""
         if self._episode is None:
@@ -111,19 +111,19 @@ class World:
             self._asked.put_nowait(self._waiting[key])
         return await asyncio.shield(self._waiting[key].reply)
 
-    def close(self) -> "asyncio.Task[Outcome] | None":
+    def close(self) -> "asyncio.Task[EpisodeEnd] | None":
         """The episode, which may need a while to end."""
         if self._episode is not None:
             self._episode.cancel()
         return self._episode
 
-    async def _next(self) -> Seen:
+    async def _next(self) -> Observed:
         assert self._episode is not None, "a world is asked before it has begun"
         asking = asyncio.ensure_future(self._asked.get())
         await asyncio.wait((asking, self._episode), return_when=asyncio.FIRST_COMPLETED)
         if self._episode.done():
             asking.cancel()
-            return Seen("", self._episode.result())
+            return Observed("", self._episode.result())
         self._current = asked = asking.result()
         before = self._before
         try:
@@ -135,10 +135,12 @@ class World:
             )
         except NotShown as error:
             raise EpisodeFailed(f"{error}, and an agent here is shown text alone") from error
-        return Seen(text)
+        return Observed(text)
 
 
-async def _played(play: Callable[[World], Awaitable[Outcome]], world: World) -> Outcome:
+async def _played(
+    play: Callable[[PlayedWorld], Awaitable[EpisodeEnd]], world: PlayedWorld
+) -> EpisodeEnd:
     try:
         return await play(world)
     except (Refused, EpisodeFailed):

@@ -19,7 +19,7 @@ import aiohttp
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from infra.environments.verifiers.serving import run
-from infra.environments.verifiers.world import EpisodeFailed, Outcome, Refused, World
+from infra.environments.verifiers.world import EpisodeEnd, EpisodeFailed, PlayedWorld, Refused
 
 PLAYS, FAILS, DIES, HANGS, NAN, IMAGE, NO_SCORE, STREAMS, ASKS_TWICE = range(9)
 TOOL = {"type": "function", "function": {"name": "count", "parameters": {"type": "object"}}}
@@ -29,14 +29,14 @@ class StubPlayer:
     name = "stub"
 
     def __init__(self, port: int) -> None:
-        self.worlds: dict[str, World] = {}
+        self.worlds: dict[str, PlayedWorld] = {}
         self._url = f"http://127.0.0.1:{port}/model"
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         yield
 
-    async def play(self, number: int, world: World) -> Outcome:
+    async def play(self, number: int, world: PlayedWorld) -> EpisodeEnd:
         if number > ASKS_TWICE:
             raise Refused(f"there are {ASKS_TWICE + 1} tasks")
         session = str(id(world))
@@ -47,7 +47,7 @@ class StubPlayer:
         finally:
             del self.worlds[session]
 
-    async def _play(self, number: int, http: aiohttp.ClientSession) -> Outcome:
+    async def _play(self, number: int, http: aiohttp.ClientSession) -> EpisodeEnd:
         messages: list[Any] = [
             {"role": "system", "content": f"Task {number}."},
             {"role": "user", "content": [{"type": "text", "text": "Count to three."}]},
@@ -79,7 +79,7 @@ class StubPlayer:
         if number == NO_SCORE:
             raise EpisodeFailed("TaskError: no answer is known")
         metrics = {"num_said": float(len(said))}
-        return Outcome(len(said) / 4, {"counted": len(said) / 4}, metrics)
+        return EpisodeEnd(len(said) / 4, {"counted": len(said) / 4}, metrics)
 
     def _act(self, number: int) -> None:
         if number == FAILS:
@@ -112,11 +112,11 @@ class _Nan(Exception):
 
 
 class WithNan(StubPlayer):
-    async def play(self, number: int, world: World) -> Outcome:
+    async def play(self, number: int, world: PlayedWorld) -> EpisodeEnd:
         try:
             return await super().play(number, world)
         except _Nan:
-            return Outcome(float("nan"))
+            return EpisodeEnd(float("nan"))
 
 
 if __name__ == "__main__":

@@ -35,8 +35,8 @@ STUB = str(Path(__file__).parent / "stub_environment.py")
 CALL = '{"name": "count", "arguments": {"to": 3}}'
 
 
-def config_of(**fields: Any) -> EnvironmentConfig:
-    return verifiers_section("stub", **fields)
+def config_of(environment: str = "stub", **fields: Any) -> EnvironmentConfig:
+    return verifiers_section(environment, **fields)
 
 
 @pytest.fixture
