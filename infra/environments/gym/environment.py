@@ -1,9 +1,10 @@
 """Worlds of a service over HTTP: opened for a task's number, stepped, scored.
 
 Invariants: the reward of a step is by how much the score changed, so a rollout's rewards add up to
-its score; an agent was shown what the service showed first, or the task is refused; a step that got
-no answer loses the world, and the next one takes all steps again. The score at the end is stored
-with the result, so grading asks no service. Wrapped by `OwnEnvironment`.
+its score, but for what a service gives a world that is left; an agent was shown what the service
+showed first, or the task is refused; a step that got no answer loses the world, and the next one
+takes all steps again. The score at the end is stored with the result, so grading asks no service.
+Wrapped by `OwnEnvironment`.
 """
 
 import json

@@ -9,7 +9,7 @@ makes of a reward function that raises stays as it is: 0, and a line in the log.
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import verifiers.legacy as vf
@@ -43,6 +43,10 @@ class ClassicPlayer:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
+        # A data set may take long to load, longer than a request may. What is wrong is told when a
+        # row is asked for.
+        with suppress(Refused, EpisodeFailed):
+            await asyncio.to_thread(self._row, 0)
         yield
 
     async def play(self, number: int, world: PlayedWorld) -> EpisodeEnd:

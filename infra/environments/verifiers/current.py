@@ -10,7 +10,7 @@ failed or ran out of time has no score. Made by `loading`.
 import random
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import verifiers.v1 as vf
@@ -20,6 +20,8 @@ from infra.environments.verifiers.chat_loop import ChatLoop
 from infra.environments.verifiers.world import EpisodeEnd, EpisodeFailed, PlayedWorld, Refused
 
 CHAT_LOOP = "mainspring-chat-loop"
+CHAT_LOOPS = ("null", CHAT_LOOP)
+"""Harnesses that only ask the model: verifiers' own installs packages as it begins."""
 SEED = 0
 MODEL_TIME_S = 365 * 24 * 3600.0
 KEY = "MAINSPRING_MODEL"
@@ -34,25 +36,24 @@ class CurrentPlayer:
         # A harness is found by the name of its module.
         sys.modules[CHAT_LOOP.replace("-", "_")] = sys.modules[ChatLoop.__module__]
         config_type = vf.env_config_type(environment)
-        seats = [
-            name
+        seats = {
+            name: each.default
             for name, each in config_type.model_fields.items()
             if isinstance(each.default, vf.AgentConfig)
-        ]
+        }
         if len(seats) != 1:
             raise Refused(
                 f"environment {environment!r} has the seats {', '.join(seats)}; one with a single "
                 "seat can be played"
             )
+        [(name, given)] = seats.items()
         seat = {
             "runtime": {"type": "subprocess"},
             "timeout": {"rollout": MODEL_TIME_S},
             "retries": {"max_retries": 0},
-        }
-        if vf.default_harness_id(environment) == "bash":  # it has none of its own
-            seat["harness"] = {"id": CHAT_LOOP}
+        } | _harness(environment, given.harness)
         try:
-            config = config_type(taskset={**args, "id": environment}, **{seats[0]: seat})
+            config = config_type(taskset={**args, "id": environment}, **{name: seat})
         except ValidationError as error:
             raise Refused(f"environment {environment!r}: {_wrong_fields(error)}") from error
         self._env = vf.load_environment(config)
@@ -62,6 +63,10 @@ class CurrentPlayer:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
+        # A data set may take long to load, longer than a request may. What is wrong is told when a
+        # task is asked for.
+        with suppress(Refused, EpisodeFailed):
+            self._tasks.at(0)
         async with self._env.serving():
             yield
 
@@ -90,6 +95,18 @@ class CurrentPlayer:
             for trace in mine:
                 del self.worlds[trace.id]
         return _outcome(episode)
+
+
+def _harness(environment: str, pinned: Any) -> dict[str, Any]:
+    """Fields of the seat. Raises Refused."""
+    own = vf.default_harness_id(environment)
+    if pinned is not None and pinned.id not in {own, *CHAT_LOOPS} - {"bash"}:
+        raise Refused(
+            f"environment {environment!r} asks for the harness {pinned.id!r}, a program that would "
+            "run what the policy writes on the node; one of its own, or none, can be played"
+        )
+    is_own = own != "bash" and (pinned is None or pinned.id == own)
+    return {} if is_own else {"harness": {"id": CHAT_LOOP}}
 
 
 class _Tasks:

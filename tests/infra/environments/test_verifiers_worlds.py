@@ -145,6 +145,10 @@ async def test_what_is_wrong_with_a_task_is_named_and_no_score(services: GymServ
     world = await opened(services, config, 0)
     assert await taken(world, "yes") == [("", 1.0, True)]
     await world.close()
+    left = await opened(services, config, 0)
+    facts = await facts_of(left)
+    assert (facts["score"], facts["parts"]["rewards"]) == (0.0, {"said_yes": 0.0})
+    await left.close()
     with pytest.raises(SandboxError, match=r"HTTP 500: TaskError: task setup: OSError: no table"):
         await opened(services, config, 1)
     with pytest.raises(SandboxRefused, match=r"task 4 of environment 'odd-v1' needs a container"):
@@ -192,6 +196,7 @@ async def test_a_taskset_that_cannot_be_loaded_is_named(
             r"'odd-v1': args\.highest: Input should be a valid integer.*; args\.hwo: Extra inputs",
         ),
         ("two-seats-v1", {}, r"has the seats buyer, seller; one with a single seat can be played"),
+        ("pinned-v1", {}, r"asks for the harness 'bash', a program that would run what the policy"),
         ("classic-guess", {}, r"one from before verifiers 0\.4 needs 'verifiers>=0\.3\.1,<0\.4'"),
     ],
 )
