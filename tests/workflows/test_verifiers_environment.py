@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import uuid
+from pathlib import Path
 from typing import Any
 
 from cluster import Cluster
@@ -46,15 +47,14 @@ def config_of(**agent: Any) -> CampaignConfig:
     )
 
 
-def imported() -> OwnTask:
-    file = EXAMPLE / ".imported.toml"
+def imported(folder: Path) -> OwnTask:
+    """The example's file, but for where its Python and its environment are."""
+    file = folder / "campaign.toml"
+    python = 'python = "../../.venv-verifiers/bin/python"'
     text = (EXAMPLE / "campaign.toml").read_text()
-    assert text.count("../../.venv-verifiers/bin/python") == 1
-    file.write_text(text.replace("../../.venv-verifiers/bin/python", str(PRESENT)))
-    try:
-        rows = [row.result for row in open_source(str(file), ImportOptions()).rows()]
-    finally:
-        file.unlink()
+    assert text.count(python) == 1
+    file.write_text(text.replace(python, f'folder = "{EXAMPLE}"\npython = "{PRESENT}"'))
+    rows = [row.result for row in open_source(str(file), ImportOptions()).rows()]
     tasks = [task for task in rows if isinstance(task, OwnTask)]
     assert [task.split for task in tasks] == ["train"] * 48 + ["heldout"] * 16
     return tasks[NUMBER]
@@ -82,9 +82,11 @@ async def played(
     return result
 
 
-async def test_the_example_is_imported_and_played_through_a_loss(cluster: Cluster) -> None:
+async def test_the_example_is_imported_and_played_through_a_loss(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     cluster.policy.say = lambda rollout, turn: says(GUESSES[turn])
-    task = imported()
+    task = imported(tmp_path)
     assert task.issue == "I think of a number from 1 to 100. Which one is it?"
     result = await played(cluster, config_of(), task, is_killed=True)
     assert (result.stop_reason, result.verdict) == (StopReason.SUBMITTED, Verdict.RESOLVED)
