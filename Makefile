@@ -22,7 +22,7 @@ SLOW := slow or chaos or docker
 PYTEST = TMPDIR=$$(.ci/memory-folder noexec) $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder \
 	--durations=40 --durations-min=2
 
-.PHONY: help install quickstart test test-all test-slow test-changed test-model agents test-agents locks pytest chaos lint \
+.PHONY: help install quickstart test test-all test-slow test-changed test-model agents test-agents verifiers locks pytest chaos lint \
 	fmt clean distclean constraints constraints-harbor
 
 help: ## this list
@@ -76,6 +76,9 @@ agents: install ## install the coding agents that the tests run (about 1.5 GB in
 test-agents: agents ## every client in a sandbox, with a script as the policy
 	$(BIN)/mainspring agents add opencode qwen-code gemini-cli aider openai-agents langgraph openhands
 	TMPDIR=$$(.ci/memory-folder noexec) $(BIN)/python -m pytest tests/gateway/test_installed_clients.py tests/gateway/test_client_habits.py
+
+verifiers: install ## make the two Pythons with verifiers that the tests run (about 1.3 GB)
+	.ci/verifiers present classic
 
 locks: install ## write the lock files of the coding agents anew, with npm and uv
 	$(BIN)/python -m pip install --quiet uv==0.13.8

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from mainspring.config.agents.environments import EnvironmentConfig, Family
+from mainspring.config.agents.environments import EnvironmentConfig, EnvironmentKind, Family
 
 DATA_IDX = "data_idx"
 
@@ -50,6 +50,8 @@ class ServiceForm:
     sums: bool = False
     """The number is the step's part of the score, not the score so far."""
     closes: bool = True
+    leaves: bool = False
+    """The service has the route /leave: it scores a world that its agent leaves before the end."""
     worlds: int | None = None
     """Most worlds of one service; None: as many as are asked for."""
 
@@ -95,10 +97,14 @@ FORMS: Mapping[Family, ServiceForm] = {
     ),
 }
 
+VERIFIERS = ServiceForm(leaves=True)
+"""Form of Mainspring's service for environments of verifiers (`infra/environments/verifiers`)."""
+
 
 def form_of(config: EnvironmentConfig) -> ServiceForm:
     """The family's, with what the section sets."""
-    form = FORMS[config.family]
+    is_verifiers = config.kind is EnvironmentKind.VERIFIERS
+    form = VERIFIERS if is_verifiers else FORMS[config.family]
     names = ("id_field", "number_field", "observation_field", "score_field", "scale")
     names = (*names, "sums", "closes", "worlds")
     given = {name: getattr(config, name) for name in names}

@@ -22,6 +22,7 @@ from infra.sandbox.backends import Backends
 from infra.sources.importing import import_rows
 from infra.sources.protocol import ImportOptions
 from infra.sources.resolve import open_source
+from mainspring.config.agents.environments import EnvironmentConfig
 from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.tasks import TasksConfig
 from mainspring.errors import MainspringError, ServiceError, UsageError
@@ -344,3 +345,20 @@ async def test_a_command_that_does_not_run_here_is_refused_before_anything_is_st
     assert await campaigns.find(cluster.db, CampaignId(name)) is None
     await launch.create(cluster.db, evaluation(name), cluster.backends)
     assert processes_of(name) == []
+
+
+@pytest.mark.parametrize(
+    ("python", "told"),
+    [("/no/python", r"cannot be started: .*/no/python"), ("", r"has no verifiers: run .* -m pip")],
+)
+async def test_a_python_without_verifiers_is_refused_before_anything_is_stored(
+    cluster: Cluster, python: str, told: str
+) -> None:
+    name = f"tried-{uuid.uuid4().hex[:8]}"
+    await imported(cluster, name)
+    fields = {"kind": "verifiers", "environment": "rooms-v1", "python": python}
+    section = EnvironmentConfig.model_validate(fields)
+    config = evaluation(name).model_copy(update={"environments": {"rooms": section}})
+    with pytest.raises(UsageError, match=rf"nothing was stored: .*{told}"):
+        await launch.create(cluster.db, config, cluster.backends)
+    assert await campaigns.find(cluster.db, CampaignId(name)) is None

@@ -11,7 +11,7 @@ import asyncio
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -44,6 +44,8 @@ class Answered:
     number: float
     """The number that scores, as the service has it; 0 at a reset that has none."""
     is_over: bool = False
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    """Tables of what the number is made of, where the service tells."""
 
 
 def http_client() -> httpx.AsyncClient:
@@ -124,10 +126,25 @@ class GymClient:
         if not isinstance(is_over, bool):
             raise self._wrong("/step", f"gave done = {_shown(is_over)}, expected true or false")
         seen = Answered(
-            self._with_actions(text, fields, "/step"), self._number(fields, "/step"), is_over
+            self._with_actions(text, fields, "/step"),
+            self._number(fields, "/step"),
+            is_over,
+            self._parts(fields),
         )
         self._has_stepped = True
         return seen
+
+    async def leave(self, ident: int | str, timeout_s: float) -> Answered:
+        """The score of a world that its agent leaves as it is. Raises WorldLost."""
+        answer = await self._post("/leave", {self._form.id_field: ident}, timeout_s)
+        fields = self._object(answer, "/leave")
+        if "error" in fields:
+            raise WorldLost(
+                f"{self._where('/leave')} has lost its world {ident}: {_shown(fields['error'])}",
+                remedy=_LOG,
+            )
+        self._check_id(fields, ident, "/leave")
+        return Answered("", self._number(fields, "/leave"), True, self._parts(fields))
 
     async def close(self, ident: int | str, timeout_s: float) -> None:
         """Raises WorldLost when it does not answer."""
@@ -196,6 +213,10 @@ class GymClient:
         if not math.isfinite(number):
             raise self._wrong(route, f"gave {name} = {number}, which is no reward")
         return float(number)
+
+    def _parts(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        parts = fields.get("parts") if self._form.leaves else None
+        return parts if isinstance(parts, dict) else {}
 
     def _check_id(self, fields: Mapping[str, Any], ident: int | str, route: str) -> None:
         got = fields.get(self._form.id_field, ident)

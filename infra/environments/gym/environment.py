@@ -1,13 +1,15 @@
 """Worlds of a service over HTTP: opened for a task's number, stepped, scored.
 
 Invariants: the reward of a step is by how much the score changed, so a rollout's rewards add up to
-its score; an agent was shown what the service showed first, or the task is refused; a step that got
-no answer loses the world, and the next one takes all steps again. The score at the end is stored
-with the result, so grading asks no service. Wrapped by `OwnEnvironment`.
+its score, but for what a service gives a world that is left; an agent was shown what the service
+showed first, or the task is refused; a step that got no answer loses the world, and the next one
+takes all steps again. The score at the end is stored with the result, so grading asks no service.
+Wrapped by `OwnEnvironment`.
 """
 
 import json
 import time
+from collections.abc import Mapping
 
 from infra.environments.gym.client import Answered, NoAnswer
 from infra.environments.gym.services import GymService, GymServices
@@ -26,7 +28,6 @@ from mainspring.status import FaultKind, Verdict
 from mainspring.tasks.criterion import GradeReport
 from mainspring.tasks.own_task import OwnTask
 
-JUDGE = "agentgym"
 OVER = b"The environment has ended."
 
 
@@ -44,18 +45,16 @@ class GymWorld:
         self._is_over = first.is_over
         self._number = first.number
         """The score so far, as the service counts."""
+        self._parts = first.parts
         self._num_steps = 0
         self._is_open = True
+        self._has_left = False
 
     async def step(self, step_id: str, command: str, timeout_s: float) -> CommandResult:
         if self._is_over:
             return CommandResult(1, OVER, reward=0.0, is_over=True)
         service, started = self._service, time.monotonic()
-        if self._life != service.life or (service.process and not service.process.lives):
-            words = service.process.how_it_ended() if service.process else ""
-            raise WorldLost(
-                f"environment {service.name}: its service was started again{words and ': '}{words}"
-            )
+        self._check_life()
         async with service.asking() as client:
             limit_s = min(timeout_s, service.config.request_timeout_s)
             seen = await client.step(self._ident, command, limit_s)
@@ -63,6 +62,7 @@ class GymWorld:
         before = self._number
         self._number = before + seen.number if service.form.sums else seen.number
         self._is_over = seen.is_over
+        self._parts = seen.parts
         self._num_steps += 1
         return CommandResult(
             0,
@@ -73,9 +73,26 @@ class GymWorld:
         )
 
     async def finish(self) -> Finished:
-        score = self._number / self._service.form.scale
+        service = self._service
+        if service.form.leaves and not self._is_over and not self._has_left:
+            self._check_life()
+            async with service.asking() as client:
+                left = await client.leave(self._ident, service.config.request_timeout_s)
+            self._has_left, self._number, self._parts = True, left.number, left.parts
+        score = self._number / service.form.scale
         facts = {"score": score, "is_over": self._is_over, "num_steps": self._num_steps}
+        if self._parts:
+            facts["parts"] = self._parts
         return Finished(json.dumps(facts).encode())
+
+    def _check_life(self) -> None:
+        """Raises WorldLost."""
+        service = self._service
+        if self._life != service.life or (service.process and not service.process.lives):
+            words = service.process.how_it_ended() if service.process else ""
+            raise WorldLost(
+                f"environment {service.name}: its service was started again{words and ': '}{words}"
+            )
 
     async def close(self) -> None:
         if self._is_open:
@@ -144,4 +161,14 @@ class GymEnvironment:
         verdict = Verdict.RESOLVED if is_resolved else Verdict.NOT_RESOLVED
         end = "ended" if facts["is_over"] else "was left"
         output = f"the environment {end} after {facts['num_steps']} steps with the score {score:g}"
-        return Judged(verdict, output, GradeReport(judge=JUDGE, score=score))
+        output += _parts_told(facts.get("parts", {}))
+        return Judged(verdict, output, GradeReport(judge=self._config.kind, score=score))
+
+
+def _parts_told(parts: Mapping[str, Mapping[str, float]]) -> str:
+    tables = (
+        f"\n{name}: {', '.join(f'{each} {value:g}' for each, value in table.items())}"
+        for name, table in parts.items()
+        if table
+    )
+    return "".join(tables)

@@ -12,15 +12,17 @@ import contextlib
 import ctypes
 import os
 import signal
-import sys
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
+from infra.environments.gym.commands import command_of
+from infra.environments.verifiers.start import REFUSED
 from infra.functions.labelled import LABEL, kill_labelled
 from infra.functions.process import environment_of
 from infra.stack.ports import LOOPBACK, holder, is_free, pick
-from mainspring.config.agents.environments import PORT, PYTHON, EnvironmentConfig
+from mainspring.config.agents.environments import EnvironmentConfig
 from mainspring.environments.protocol import EnvironmentBroken
 from mainspring.words.causes import shortened
 from mainspring.words.plain_text import plain
@@ -29,6 +31,8 @@ MAX_STARTS = 4
 """In a row, of a service that did not answer a step in between."""
 RESTART_S = 0.5
 """Before the second start, and twice as long before each further one."""
+REFUSED_S = 60.0
+"""Until one that told that it can never start is started again: it may be corrected by then."""
 FIRST_LOOK_S = 0.05
 LAST_LOOK_S = 1.0
 PORT_LOOKS = 40
@@ -38,6 +42,7 @@ LOG_BYTES = 16 << 20
 """A longer log is begun anew at a start; the one before it is kept beside."""
 OOM_SCORE = 500
 """When memory runs out the kernel takes the service, not its node."""
+LOG_LINES = 6
 TAIL_BYTES = 4000
 TAIL_CHARS = 500
 _PR_SET_PDEATHSIG = 1
@@ -56,6 +61,8 @@ class ServiceProcess:
         self.url = ""
         self.is_broken = False
         """Its log tells why."""
+        self._refused_until = 0.0
+        """Its last process found that none can start; on the monotonic clock."""
 
     @property
     def lives(self) -> bool:
@@ -73,6 +80,8 @@ class ServiceProcess:
         """Until it answers at its URL, as `is_there` finds out. Raises EnvironmentBroken."""
         while True:
             await self.stop()
+            if time.monotonic() < self._refused_until:
+                raise self._refused()
             if self._num_starts >= MAX_STARTS:
                 raise self.broken(f"died {MAX_STARTS} times and took no step in between")
             if self._num_starts:
@@ -95,12 +104,14 @@ class ServiceProcess:
         process, self._process = self._process, None
         if process is None:
             return
+        if process.returncode == REFUSED:
+            self._refused_until = time.monotonic() + REFUSED_S
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await asyncio.to_thread(kill_labelled, self._label)
         await process.wait()
 
-    def last_words(self) -> str:
+    def last_words(self, num_lines: int = LOG_LINES) -> str:
         """The end of its log, in one line."""
         try:
             with self._log.open("rb") as log:
@@ -109,7 +120,7 @@ class ServiceProcess:
         except OSError:
             return ""
         lines = [" ".join(plain(line).split()) for line in text.splitlines()]
-        return shortened(" / ".join(filter(None, lines[-6:])), TAIL_CHARS)
+        return shortened(" / ".join(list(filter(None, lines))[-num_lines:]), TAIL_CHARS)
 
     def how_it_ended(self) -> str:
         """For messages; empty: it lives."""
@@ -123,23 +134,31 @@ class ServiceProcess:
         self.is_broken = True
         words = self.last_words()
         log = f"its log ends: {words}" if words else "it printed nothing"
+        by_hand = f"run environments.{self._name}.command by hand"
+        how = by_hand if self._config.command else "let the environment run with verifiers alone"
         return EnvironmentBroken(
             f"environment {self._name}: its service {problem}; {log}",
-            remedy=f"run environments.{self._name}.command by hand and look at {self._log}"
-            f"{or_else}, then start the campaign again",
+            remedy=f"{how} and look at {self._log}{or_else}, then start the campaign again",
+        )
+
+    def _refused(self) -> EnvironmentBroken:
+        self.is_broken = True
+        return EnvironmentBroken(
+            f"environment {self._name}: {self.last_words(num_lines=1)}",
+            remedy=f"correct [environments.{self._name}], or what it names on every sandbox node "
+            f"(the log is {self._log}), then start the campaign again",
         )
 
     async def _launch(self) -> None:
         port = self._config.port or pick()
         await self._wait_for(port)
         self.url = f"http://{LOOPBACK}:{port}"
-        words = [
-            word.replace(PORT, str(port)).replace(PYTHON, sys.executable)
-            for word in self._config.command
-        ]
+        words = command_of(self._config, port)
         self._log.parent.mkdir(parents=True, exist_ok=True)
         if self._log.exists() and self._log.stat().st_size > LOG_BYTES:
             self._log.replace(self._log.with_suffix(".log.1"))
+        is_command = bool(self._config.command)
+        named = "command and folder" if is_command else "python and folder"
         variables = environment_of(()) | self._config.variables | {LABEL: self._label}
         with self._log.open("ab") as log:
             try:
@@ -156,7 +175,7 @@ class ServiceProcess:
             except (OSError, ValueError) as error:
                 raise EnvironmentBroken(
                     f"environment {self._name}: its service cannot be started: {error}",
-                    remedy=f"correct environments.{self._name}.command and folder, or install on "
+                    remedy=f"correct environments.{self._name}.{named}, or install on "
                     "every sandbox node what it names, then start the campaign again",
                 ) from None
 

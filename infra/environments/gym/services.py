@@ -72,7 +72,7 @@ class GymService:
         self.process: ServiceProcess | None = None
         self._has_answered = False
         """Its newest process."""
-        if config.command:
+        if not config.url:
             path = services.folder / f"{ident}.log"
             label = label_of(services.owner, ident)
             self.process = ServiceProcess(name, config, path, label)

@@ -1,12 +1,15 @@
 """Section [environments.NAME]: an environment that is a service over HTTP, and the form it speaks.
 
 Invariants: the service is either run by somebody else (`url`) or started by each sandbox node
-(`command`), never both; fields that are unset are those of the family
+(`command`), never both; one of the package verifiers is always started by the node, by a command of
+Mainspring's; fields that are unset are those of the family
 (`mainspring/environments/families.py`).
 """
 
+import json
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -24,6 +27,9 @@ class EnvironmentKind(StrEnum):
 
     AGENTGYM = "agentgym"
     """It speaks one of the forms of AgentGym's services: create, reset, step, close."""
+    VERIFIERS = "verifiers"
+    """It is an environment of the package verifiers, which each sandbox node starts as a service in
+    a Python that has the package."""
 
 
 class Family(StrEnum):
@@ -47,13 +53,30 @@ class Family(StrEnum):
     """As searchqa, without close (weather, movies, sheets and the like)."""
 
 
+OF_VERIFIERS = {"start_timeout_s": 300.0, "request_timeout_s": 120.0}
+"""Defaults of that kind where they differ."""
+ONLY_OF_VERIFIERS = frozenset({"environment", "args", "python"})
+NOT_OF_VERIFIERS = frozenset(
+    {"family", "url", "command", "port", "id_field", "number_field", "observation_field"}
+    | {"score_field", "scale", "sums", "closes"}
+)
+
+
 class EnvironmentConfig(Section):
     """A service over HTTP that the tasks of the kind NAME are played in (docs/environments.md)."""
 
     kind: EnvironmentKind
     """Kind of the service."""
-    family: Family
-    """Form of its requests and answers."""
+    family: Family = Family.TEXTCRAFT
+    """Form of the requests and answers of the kind "agentgym", which must name it."""
+    environment: str = ""
+    """Id of an environment of the kind "verifiers", as its package is installed ("guess-v1" is the
+    module guess_v1). This field and the next two are for that kind."""
+    args: dict[str, Any] = Field(default_factory=dict)
+    """Fields of its taskset, or arguments of its load_environment."""
+    python: str = ""
+    """Python that has verifiers and the environment, on every sandbox node: absolute, or relative
+    to the campaign file. Unset: Mainspring's own."""
     url: str = ""
     """Base URL of a service that runs already, as sandbox nodes reach it."""
     command: tuple[str, ...] = ()
@@ -63,14 +86,16 @@ class EnvironmentConfig(Section):
     """Port of 127.0.0.1 at which the command's service listens; 0: a free one."""
     folder: str = ""
     """Folder in which the command starts: absolute, or relative to the campaign file, whose folder
-    it is unless it is set."""
+    it is unless it is set. An environment of verifiers may be a module in it."""
     variables: dict[str, str] = Field(default_factory=dict)
     """Variables of the command, besides the node's PATH, HOME and the like. PYTHONHASHSEED is 0
     unless it is set: worlds must repeat."""
     start_timeout_s: Annotated[float, Within()] = Field(default=45.0, gt=0, le=1200)
-    """Time from the command's start to the service's first answer."""
+    """Time from the command's start to the service's first answer. For the kind "verifiers" 300
+    unless it is set: importing takes long."""
     request_timeout_s: Annotated[float, Within()] = Field(default=30.0, gt=0, le=3600)
-    """Time limit of one request, at most agent.command_timeout_s; then the world is lost."""
+    """Time limit of one request, at most agent.command_timeout_s; then the world is lost. For the
+    kind "verifiers" 120 unless it is set."""
     worlds: Annotated[int | None, Within(le=MANY)] = Field(default=None, ge=1)
     """Number of worlds that one service can hold. More wait. Unset: as many as the family has."""
     resolved_at: Annotated[float, Within(ge=-LARGE, le=LARGE)] = 1.0
@@ -99,14 +124,60 @@ class EnvironmentConfig(Section):
     closes: Switch | None = None
     """Whether the service has the route /close."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _as_its_kind(cls, raw: Any) -> Any:
+        """Fill what differs by kind."""
+        if not isinstance(raw, Mapping):
+            return raw
+        if raw.get("kind") == EnvironmentKind.VERIFIERS:
+            return {**OF_VERIFIERS, **raw}
+        if raw.get("kind") == EnvironmentKind.AGENTGYM and "family" not in raw:
+            raise ValueError(f"give family, the form of the service: {', '.join(Family)}")
+        return raw
+
+    @field_validator("args")
+    @classmethod
+    def _is_stored_as_it_is(cls, args: dict[str, Any]) -> dict[str, Any]:
+        try:
+            json.dumps(args, allow_nan=False)
+        except (TypeError, ValueError):
+            raise ValueError(
+                "holds a date, a time, or a number that is not finite; write it as text"
+            ) from None
+        if "id" in args:
+            raise ValueError("has id, which is the field environment")
+        return args
+
     @field_validator("url")
     @classmethod
     def _is_a_url(cls, url: str, info: ValidationInfo) -> str:
         return checked_url(url, info) if url else url
 
     @model_validator(mode="after")
+    def _is_of_its_kind(self) -> Self:
+        # By value: what is stored has every field.
+        fields = type(self).model_fields
+        given = {
+            name
+            for name in fields
+            if getattr(self, name) != fields[name].get_default(call_default_factory=True)
+        }
+        if self.kind is EnvironmentKind.VERIFIERS:
+            if not self.environment or self.environment != self.environment.strip():
+                raise ValueError('give environment, the id of the environment, such as "guess-v1"')
+            if other := sorted(given & NOT_OF_VERIFIERS):
+                raise ValueError(
+                    f'{", ".join(other)}: the kind "verifiers" has its own command and form'
+                )
+        elif other := sorted(given & ONLY_OF_VERIFIERS):
+            raise ValueError(f'{", ".join(other)}: only for the kind "verifiers"')
+        return self
+
+    @model_validator(mode="after")
     def _is_somewhere(self) -> Self:
-        if bool(self.url) is bool(self.command):
+        is_started = bool(self.command) or self.kind is EnvironmentKind.VERIFIERS
+        if bool(self.url) is is_started:
             raise ValueError(
                 "give either url, of a service that runs, or command, which starts one"
             )

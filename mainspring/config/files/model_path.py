@@ -2,13 +2,15 @@
 
 Invariant: workers have a working directory of their own, so what is stored is absolute: of the
 model where the directory exists (what does not exist stays as it is written, for the checklist to
-name), and of the commands of services and of files with trajectories always.
+name), and of the commands of services, of the Python of those of verifiers and of files with
+trajectories always.
 """
 
 import os
 from pathlib import Path
 from typing import Any
 
+from mainspring.config.agents.environments import EnvironmentKind
 from mainspring.config.section import BUNDLED
 
 
@@ -35,10 +37,20 @@ def with_service_folders(raw: dict[str, Any], file: Path) -> dict[str, Any]:
     placed = dict(environments)
     for name, table in environments.items():
         folder = table.get("folder", "") if isinstance(table, dict) else None
-        if isinstance(folder, str) and table.get("command"):
+        is_started = isinstance(table, dict) and (
+            table.get("command") or table.get("kind") == EnvironmentKind.VERIFIERS
+        )
+        if isinstance(folder, str) and is_started:
             absolute = os.path.normpath(file.absolute().parent / folder)
-            placed[name] = table | {"folder": absolute}
+            placed[name] = table | {"folder": absolute} | _with_python(table, file)
     return raw | {"environments": placed}
+
+
+def _with_python(table: dict[str, Any], file: Path) -> dict[str, str]:
+    python = table.get("python")
+    if not isinstance(python, str) or os.sep not in python:  # a name is looked up by the node
+        return {}
+    return {"python": os.path.normpath(file.absolute().parent / python)}
 
 
 def with_data_files(raw: dict[str, Any], file: Path) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Sections [environments.NAME]: what is refused, and where their folders are."""
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from mainspring.environments.families import FORMS, form_of
 from mainspring.errors import ConfigError
 
 URL = {"kind": "agentgym", "family": "textcraft", "url": "http://127.0.0.1:36001/"}
+GUESS = {"kind": "verifiers", "environment": "guess-v1"}
 COMMAND = ["python", "service.py", "{port}"]
 
 
@@ -25,7 +27,24 @@ def config_of(section: Any, kind: str = "rooms", **fields: Any) -> CampaignConfi
     ("section", "told"),
     [
         ({}, r"environments\.rooms\.kind: is missing"),
-        ({"kind": "verifiers"}, r"environments\.rooms\.kind: must be 'agentgym', not 'verifiers'"),
+        (
+            {"kind": "gym"},
+            r"environments\.rooms\.kind: must be 'agentgym' or 'verifiers', not 'gym'",
+        ),
+        (
+            {"kind": "agentgym", "url": URL["url"]},
+            r"rooms: give family, the form of the service: text",
+        ),
+        ({**URL, "args": {"a": 1}}, r"rooms: args: only for the kind \"verifiers\""),
+        ({"kind": "verifiers"}, r"environments\.rooms: give environment, the id"),
+        ({**GUESS, "environment": " "}, r"environments\.rooms: give environment, the id"),
+        ({**GUESS, "url": URL["url"]}, r"rooms: url: the kind \"verifiers\" has its own command"),
+        ({**GUESS, "command": COMMAND, "scale": 2}, r"rooms: command, scale: the kind"),
+        ({**GUESS, "args": 3}, r"environments\.rooms\.args: must be a table"),
+        ({**GUESS, "args": {"day": date(2026, 1, 2)}}, r"rooms\.args: holds a date, a time, or a"),
+        ({**GUESS, "args": {"x": float("inf")}}, r"rooms\.args: holds a date, a time, or a number"),
+        ({**GUESS, "args": {"id": "x"}}, r"rooms\.args: has id, which is the field environment"),
+        ({**GUESS, "python": 3}, r"environments\.rooms\.python: must be text"),
         ({**URL, "family": "gym"}, r"environments\.rooms\.family: must be 'textcraft', 'babyai'"),
         ({**URL, "url": "localhost:1"}, r"rooms\.url: 'localhost:1' is not an http"),
         ({**URL, "port": 3}, r"environments\.rooms: port, folder and variables belong to command"),
@@ -53,12 +72,23 @@ def test_a_score_is_the_reward_unless_the_file_names_others() -> None:
     assert [part.name for part in config_of("own:Class").reward.parts] == ["outcome"]
 
 
-def test_what_is_stored_is_read_again() -> None:
-    config = config_of(URL)
+@pytest.mark.parametrize("section", [URL, {**GUESS, "args": {"a": [1, {"b": "c"}]}}])
+def test_what_is_stored_is_read_again(section: Any) -> None:
+    config = config_of(section)
     again = CampaignConfig.model_validate_json(config.model_dump_json(), context={"stored": True})
     assert again == config
-    section = environment_of(again, "rooms")
-    assert isinstance(section, EnvironmentConfig) and section.url == "http://127.0.0.1:36001"
+    found = environment_of(again, "rooms")
+    assert isinstance(found, EnvironmentConfig)
+    assert found.url == ("http://127.0.0.1:36001" if section is URL else "")
+
+
+def test_verifiers_takes_longer_and_scores_what_is_left() -> None:
+    section = EnvironmentConfig.model_validate(GUESS)
+    assert (section.start_timeout_s, section.request_timeout_s) == (300.0, 120.0)
+    assert EnvironmentConfig.model_validate({**GUESS, "start_timeout_s": 9}).start_timeout_s == 9.0
+    form = form_of(section)
+    assert (form.leaves, form.closes, form.score_field) == (True, True, "reward")
+    assert form_of(EnvironmentConfig.model_validate({**GUESS, "worlds": 3})).worlds == 3
 
 
 @pytest.mark.parametrize(
@@ -105,6 +135,14 @@ kind = "agentgym"
 family = "textcraft"
 command = ["python", "{port}"]
 folder = "games"
+[environments.guess]
+kind = "verifiers"
+environment = "guess-v1"
+python = "../vf/bin/python"
+[environments.named]
+kind = "verifiers"
+environment = "guess-v1"
+python = "python3"
 """
     )
     config = load_campaign(file)
@@ -113,5 +151,15 @@ folder = "games"
         for name, section in config.environments.items()
         if isinstance(section, EnvironmentConfig)
     }
-    assert folders == {"here": str(tmp_path), "there": str(tmp_path / "games")}
-    assert set(read_environments(file)) == {"here", "there"}
+    here = str(tmp_path)
+    assert folders == {
+        "here": here,
+        "there": str(tmp_path / "games"),
+        "guess": here,
+        "named": here,
+    }
+    assert read_environments(file) == {
+        name: section for name, section in config.environments.items() if name != "own"
+    }
+    pythons = [read_environments(file)[name].python for name in ("guess", "named", "here")]
+    assert pythons == [str(tmp_path.parent / "vf" / "bin" / "python"), "python3", ""]

@@ -1,0 +1,1 @@
+"""Environments of the package verifiers as a service, run by a Python that has the package."""
