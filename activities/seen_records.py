@@ -16,7 +16,7 @@ from mainspring.rewards.seen import SeenRecord, SeenTurn, of_program
 async def whole(db: Database, facts: RolloutFacts, rollout: RolloutId, epoch: int) -> SeenRecord:
     """Its turns and its patch. Raises Fenced."""
     patch = await rollouts.get_patch(db, rollout, epoch) or b""
-    if is_program(facts.config.agent):
+    if is_program(facts.agent_config):
         turns = await _of_program(db, rollout, epoch)
     else:
         turns = await judged_turns.whole(db, rollout, epoch)

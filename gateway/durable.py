@@ -77,7 +77,7 @@ class DurableAnswers:
             config.policy.max_context,
             program_lives.digest(key),
         )
-        if is_remote(config.agent):
+        if is_remote(await self._agent(session)):
             ident = session_id(holder.rollout, holder.epoch, holder.life)
             if not await self._lasting(lambda: sessions.heard(self._db, ident)):
                 raise _over(session)
@@ -125,7 +125,7 @@ class DurableAnswers:
         async def stored() -> list[StoredCall]:
             return await self._calls.settled(session.rollout, session.epoch)
 
-        policy = served.program_policy()
+        policy = served.policy_for(facts.agent_config)
         return await policy.count(request, lambda: self._lasting(stored), facts.sampling)
 
     async def _told(self, session: Session, standing: RequestStanding) -> RequestStanding:
@@ -169,7 +169,8 @@ class DurableAnswers:
             await asyncio.sleep(RETRY_S)
 
     async def _agent(self, session: Session) -> AgentConfig:
-        return (await self._lasting(lambda: self._cache.rollout(session.rollout))).config.agent
+        facts = await self._lasting(lambda: self._cache.rollout(session.rollout))
+        return facts.agent_config
 
     async def _lasting(self, read: Callable[[], Awaitable[T]]) -> T:
         """Through an outage of the store. Raises DatabaseError when that lasts."""

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel
 
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.registry import is_path
@@ -45,11 +46,12 @@ class ExtensionPoint:
     roles: tuple[ProcessRole, ...] = ()
     """Processes that import one of your own, beside commands."""
     of_kind: str | None = None
-    """The `agent.kind` that the field belongs to; None: any."""
+    """The `agent.kind` that the field belongs to, in each section of that kind; None: any."""
     is_open: bool = True
     """The field takes paths of your own."""
 
 
+OF_AGENT = "agent."
 EACH = "*"
 """In a field: each section of a table."""
 _WORKER, _NODE, _TRAINER = ProcessRole.ROLLOUT_WORKER, ProcessRole.NODE, ProcessRole.TRAINER
@@ -219,13 +221,20 @@ def extensions_of(config: AnyRun, role: ProcessRole) -> list[Extension]:
 
 
 def _names(config: AnyRun, point: ExtensionPoint) -> list[str]:
-    """The value of the point's field in the configuration."""
-    is_read = point.of_kind in (None, config.agent.kind)
-    if point.field is None or not is_read:
+    """Values of the point's fields in the configuration."""
+    if point.field is None:
         return []
+    if point.of_kind is not None:
+        of_kind = [each for each in _sections(config) if each.kind == point.of_kind]
+        inner = point.field.removeprefix(OF_AGENT)
+        return [name for each in of_kind for name in _at(each, inner) if isinstance(name, str)]
     fields = (point.field, point.further_fields)
     names = (name for field in fields if field for name in _at(config, field))
     return [name for name in names if isinstance(name, str)]
+
+
+def _sections(config: AnyRun) -> list[AgentConfig]:
+    return [config.agent, *config.agents.values()]
 
 
 def _at(value: object, field: str) -> Iterator[object]:

@@ -19,6 +19,9 @@ from infra.environments.swe import sandbox_spec
 from infra.sandbox.containers.images import ImageStore
 from infra.sandbox.pool import WarmPool
 from infra.sandbox.protocol import SandboxSpec
+from mainspring.agents.choice import agent_config
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.errors import DatabaseError, SandboxError
 from mainspring.ids import SandboxId
 from mainspring.programs.profiles.choice import folders_of
@@ -73,6 +76,9 @@ class Readiness:
                 needed.add(task.image)
             # A clock starts when its sandbox opens: not before it is needed.
             if name in specs and task.clock is None:
+                # A verification may be of tasks whose agent does not exist.
+                plays = isinstance(config, CampaignConfig | EvaluationConfig)
+                agent = agent_config(config, task) if plays else config.agent
                 with contextlib.suppress(BundleMissing):  # the rollout that needs it is told
                     spec = sandbox_spec(
                         SandboxId("idle"),
@@ -80,8 +86,8 @@ class Readiness:
                         config.sandbox,
                         labels,
                         repeats=config.repeats,
-                        mounts=mounts_for(config.agent),
-                        folders=folders_of(config.agent),
+                        mounts=mounts_for(agent),
+                        folders=folders_of(agent),
                     )
                     specs[name].append(spec)
         self._needed = needed

@@ -15,13 +15,14 @@ from infra.db.rollouts.rollouts import RolloutRecord
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from mainspring.agents.asking import next_request
-from mainspring.agents.choice import agent_for
+from mainspring.agents.choice import agent_config, agent_for, name_of_agent
 from mainspring.agents.program import asked_by
 from mainspring.agents.protocol import Agent, FormatError
 from mainspring.agents.record import Record
 from mainspring.config.agents.judges import QuestionScope
 from mainspring.config.run import RunConfig
 from mainspring.ids import RolloutId
+from mainspring.status import Player
 from mainspring.tasks.criterion import GradeReport
 from mainspring.tasks.task import Task
 from mainspring.trajectories.turns import Call, Execution, by_call
@@ -99,6 +100,8 @@ class RolloutView:
     turns: list[TurnView]
     program: ProgramView | None
     """None: an agent whose turns Mainspring takes."""
+    agent: str | None = None
+    """Name of its section [agents.NAME], or its kind; None: no agent played."""
     judgements: list[JudgementView] = field(default_factory=list)
     """Judgements of the whole rollout."""
 
@@ -109,6 +112,7 @@ class RolloutView:
         rest = (*rest, "patch_note", "attempts")
         return {
             **{key: getattr(record, key) for key in (*words, *rest)},
+            "agent": self.agent,
             "split": self.split,
             "policy_version": self.policy_version,
             "created_at": _text(record.created_at),
@@ -133,6 +137,8 @@ async def read(database: Database, rollout: RolloutId) -> RolloutView:
     patch = await rollouts.get_final_patch(database, rollout)
     task = await tasks.get_task(database, record.task)
     judged = await judgements.of_rollout(database, rollout, record.epoch)
+    plays = record.player is Player.POLICY
+    kind = agent_config(config, task).kind if plays else config.agent.kind
     return RolloutView(
         record=record,
         split=group.split,
@@ -161,7 +167,8 @@ async def read(database: Database, rollout: RolloutId) -> RolloutView:
         judgements=[
             _judgement(each) for each in judged if each.judgement.of is QuestionScope.ROLLOUT
         ],
-        program=await program_view.read(database, rollout, record.epoch, config.agent.kind),
+        program=await program_view.read(database, rollout, record.epoch, kind),
+        agent=name_of_agent(config, task) if plays else None,
     )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from temporalio import activity
 
 from activities.programs.program_start import ask_of, note_bundle
+from infra.db.cache import RolloutFacts
 from infra.db.database import Database
 from infra.db.programs import model_requests, program_lives
 from infra.db.programs.program_lives import ProgramLife
@@ -60,8 +61,7 @@ class FunctionLives:
     async def play(
         self,
         ask: RunProgramInput,
-        config: RunConfig,
-        task: AnyTask,
+        facts: RolloutFacts,
         profile: FunctionProfile,
         world: SweWorld | None,
     ) -> RunProgramResult:
@@ -78,7 +78,7 @@ class FunctionLives:
                 )
             code, output = key_or_life.returncode, key_or_life.output or ""
         else:
-            code, output = await self._lived(ask, config, task, profile, world, key=key_or_life)
+            code, output = await self._lived(ask, facts, profile, world, key=key_or_life)
         return await self._told(ask, profile, code, output)
 
     async def _has_result(self, ask: RunProgramInput) -> bool:
@@ -87,18 +87,18 @@ class FunctionLives:
     async def _lived(
         self,
         ask: RunProgramInput,
-        config: RunConfig,
-        task: AnyTask,
+        facts: RolloutFacts,
         profile: FunctionProfile,
         world: SweWorld | None,
         *,
         key: str,
     ) -> tuple[int, str]:
         """Exit code and output, which are stored."""
+        config, task, agent = facts.config, facts.task, facts.agent_config
         # The client of an installed agent is one command, and ends with its rollout.
-        longest_s = ask.timeout_s if profile.asks_inside else config.agent.command_timeout_s
+        longest_s = ask.timeout_s if profile.asks_inside else agent.command_timeout_s
         sandbox = _Commands(ask, longest_s, world) if world is not None else None
-        await note_bundle(self._db, ask, config)
+        await note_bundle(self._db, ask, agent)
         name = program_id(ask.rollout, ask.epoch, ask.life)
         inside = world if profile.asks_inside else None
         async with self._model_port(name, key) as port, self._model_port_in(inside, key):
@@ -139,7 +139,7 @@ class FunctionLives:
         self, ask: RunProgramInput, config: RunConfig, task: AnyTask, end: FunctionEnd
     ) -> FunctionEnd:
         assert end.result is not None, "a function without a result has nothing to store"
-        if environment_of(config, task.kind) == OF_FUNCTIONS:
+        if environment_of(config, task) == OF_FUNCTIONS:
             try:
                 require_number(end.result)
             except ValueError as error:

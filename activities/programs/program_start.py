@@ -8,6 +8,7 @@ import contextlib
 from infra.bundles.store import BundleMissing, bundle_of
 from infra.db.database import Database
 from infra.db.programs import program_lives
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.run import RunConfig
 from mainspring.programs.profile import Ask
 from mainspring.programs.starting import instruction
@@ -27,9 +28,9 @@ def ask_of(config: RunConfig, task: AnyTask) -> Ask:
     )
 
 
-async def note_bundle(db: Database, ask: RunProgramInput, config: RunConfig) -> None:
+async def note_bundle(db: Database, ask: RunProgramInput, agent: AgentConfig) -> None:
     # A bundle that was removed since is still mounted where this life's sandbox is.
     with contextlib.suppress(BundleMissing):
-        if bundle := bundle_of(config.agent):
+        if bundle := bundle_of(agent):
             sha256 = bundle.manifest.sha256
             await program_lives.ran_from(db, ask.rollout, ask.epoch, ask.life, sha256)

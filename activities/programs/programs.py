@@ -19,6 +19,7 @@ from infra.db.database import Database
 from infra.db.programs import answer_receipts, model_requests, program_lives
 from infra.environments.swe import SweWorld
 from infra.sandbox.model_port import Gateways
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.run import RunConfig
 from mainspring.environments.protocol import CommandResult
 from mainspring.errors import ConfigError, MainspringError, SandboxError
@@ -72,23 +73,22 @@ class ProgramActivities:
     async def run_program(self, ask: RunProgramInput) -> RunProgramResult:
         async with self._held.working("program", ask.rollout, ask.sandbox):
             facts = await self._cache.rollout(ask.rollout)
-            config, task = facts.config, facts.task
-            profile = profile_for(config.agent)
+            config, task, agent = facts.config, facts.task, facts.agent_config
+            profile = profile_for(agent)
             world = self._held.get(ask.sandbox)
             is_function = isinstance(profile, FunctionProfile)
             if is_function and not profile.needs_sandbox and task.kind != SWE:
-                return await self._functions.play(ask, config, task, profile, None)
+                return await self._functions.play(ask, facts, profile, None)
             if not isinstance(world, SweWorld):
                 raise ConfigError(
-                    f"task {task.id} has no sandbox, and the program {config.agent.kind!r} needs "
-                    "one",
+                    f"task {task.id} has no sandbox, and the program {agent.kind!r} needs one",
                     remedy='choose tasks of the kind "swe", or an agent',
                 )
             if is_function:
-                return await self._functions.play(ask, config, task, profile, world)
+                return await self._functions.play(ask, facts, profile, world)
             command = _command(profile, config, task)
             key = await program_lives.begin(self._db, ask.rollout, ask.epoch, ask.life)
-            await note_bundle(self._db, ask, config)
+            await note_bundle(self._db, ask, agent)
             await world.open_model_port(self._gateways, key)
             name = program_id(ask.rollout, ask.epoch, ask.life)
             result, was_stopped = await self._ended(world, name, command, ask.timeout_s)
@@ -102,13 +102,13 @@ class ProgramActivities:
             was_killed = not was_stopped and result.returncode in KILLED
             was_full = False
             if was_stopped:
-                await self._refuse_idle(ask, config, output)
+                await self._refuse_idle(ask, agent, output)
                 was_cut = False
             else:
                 was_full = not was_killed and await self._was_full(ask, result.returncode, output)
                 was_cut = not was_killed and await self._was_cut(ask, result.returncode)
                 if ask.is_last or not (was_killed or was_cut):
-                    await self._refuse_silent(ask, config, result.returncode, output)
+                    await self._refuse_silent(ask, agent, result.returncode, output)
             return RunProgramResult(
                 returncode=result.returncode,
                 was_killed=was_killed,
@@ -160,24 +160,24 @@ class ProgramActivities:
         return await model_requests.ended_too_long(self._db, ask.rollout, ask.epoch, ask.life)
 
     async def _refuse_silent(
-        self, ask: RunProgramInput, config: RunConfig, returncode: int, output: str
+        self, ask: RunProgramInput, agent: AgentConfig, returncode: int, output: str
     ) -> None:
         """Raises ProgramSilent: a reward for what the policy had no part in would be noise."""
         if await model_requests.answered(self._db, ask.rollout, ask.epoch):
             return
         raise ProgramSilent(
-            f"rollout {ask.rollout}: the program {config.agent.kind!r} ended with exit code "
+            f"rollout {ask.rollout}: the program {agent.kind!r} ended with exit code "
             f"{returncode}{_why(returncode)} before a request of it was answered; it printed: "
             f"{_told(output)}"
         )
 
-    async def _refuse_idle(self, ask: RunProgramInput, config: RunConfig, output: str) -> None:
+    async def _refuse_idle(self, ask: RunProgramInput, agent: AgentConfig, output: str) -> None:
         """Raises ProgramSilent for one that was stopped and had asked nothing; what had, may have
         been stopped before its first reply was stored."""
         if await model_requests.asked(self._db, ask.rollout, ask.epoch):
             return
         raise ProgramSilent(
-            f"rollout {ask.rollout}: the program {config.agent.kind!r} was stopped at a limit "
+            f"rollout {ask.rollout}: the program {agent.kind!r} was stopped at a limit "
             f"before it asked anything; it printed: {_told(output)}"
         )
 

@@ -38,7 +38,8 @@ class AnswerActivities:
     async def answer_call(self, ask: AnswerInput) -> AnswerResult:
         async with heartbeating(f"call {ask.number + 1}", asks=True) as beat:
             facts = await self._cache.rollout(ask.rollout)
-            policy = (await self._served.of(facts.campaign)).program_policy()
+            served = await self._served.of(facts.campaign)
+            policy = served.policy_for(facts.agent_config)
             key = (ask.rollout, ask.epoch, ask.number)
             state, request, call = await model_requests.read(self._db, *key)
             if state is RequestState.REFUSED:

@@ -100,7 +100,8 @@ class Asking:
             sampling=facts.sampling,
         )
         try:
-            reply = await _complete(served.policy, request, question.count_sent)
+            policy = served.policy_for(facts.agent_config)
+            reply = await _complete(policy, request, question.count_sent)
         except NoEngineAnswered as away:
             beat.tell(closed, away.num_closed)
             raise

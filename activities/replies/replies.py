@@ -132,7 +132,8 @@ class ReplyActivities:
         """See `rewriting.rewrite`."""
         if facts.agent_config.context.kind == FAIL:
             return None
-        policy, limits = (await self._served.of(facts.campaign)).policy, facts.config.policy
+        served, limits = await self._served.of(facts.campaign), facts.config.policy
+        policy = served.policy_for(facts.agent_config)
 
         async def known() -> Sequence[StoredCall]:
             return asked.stored

@@ -206,6 +206,8 @@ def _say_head(say: Any, seen: Any) -> None:
     if record.player is not Player.POLICY:
         origin = f"{record.player} patch"
     say(f"task       {record.task} ({seen.split}, {origin})")
+    if seen.agent is not None:
+        say(f"agent      {seen.agent}")
     if record.phase is RolloutPhase.DONE:
         verdict = VERDICTS.get(record.verdict, "not scored")
         if record.verdict is Verdict.NOT_RESOLVED and seen.report and seen.report.score is not None:

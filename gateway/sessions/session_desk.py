@@ -25,11 +25,12 @@ from infra.db.programs.session_ends import HandedIn
 from infra.db.programs.session_offers import ClaimOver
 from infra.db.programs.sessions import SessionRecord
 from infra.db.runs import campaigns
+from mainspring.agents.choice import outside_agent
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.any_run import AnyRun
 from mainspring.config.run import RunConfig
 from mainspring.errors import MainspringError, TemporalError
 from mainspring.ids import CampaignId, RolloutId, rollout_workflow
-from mainspring.programs.profiles.choice import remote_profile
 from mainspring.programs.profiles.remote import RemoteProfile
 from mainspring.programs.session import SessionEnd
 from mainspring.protocol.session import SESSION_SIGNAL
@@ -76,6 +77,7 @@ class Taken:
     session: SessionRecord
     key: str
     config: RunConfig
+    agent: AgentConfig
     profile: RemoteProfile
     task: AnyTask
 
@@ -93,7 +95,7 @@ class SessionDesk:
         return await sessions.with_key(self._db, ident, key)
 
     async def profile_of(self, campaign: CampaignId) -> RemoteProfile:
-        return _profile(await self._cache.config(campaign), campaign)[1]
+        return RemoteProfile(_agent(await self._cache.config(campaign), campaign)[1])
 
     async def task_of(self, session: SessionRecord) -> AnyTask:
         return await self._cache.task(session.task)
@@ -101,17 +103,18 @@ class SessionDesk:
     async def take(self, campaign: CampaignId, claim: SessionClaim) -> Taken:
         """Raises SessionRefused."""
         record = await campaigns.get(self._db, campaign)
-        config, profile = _profile(record.config, campaign)
+        config, agent = _agent(record.config, campaign)
         _refuse_over(campaign, record.status)
         while True:
-            session = await self._next(campaign, claim, config)
+            session = await self._next(campaign, claim, agent)
             if session is None:
                 raise _nothing_now(campaign, record.status)
             if await self._tell(session.rollout):
                 break
             await session_ends.withdraw(self._db, session.id)
         key = session_key(claim, session.id)
-        return Taken(session, key, config, profile, await self._cache.task(session.task))
+        task = await self._cache.task(session.task)
+        return Taken(session, key, config, agent, RemoteProfile(agent), task)
 
     async def hand_in(self, session: SessionRecord, handed_in: HandedIn) -> SessionRecord:
         """The session as it ended: by this, now or before. Raises SessionRefused."""
@@ -136,7 +139,7 @@ class SessionDesk:
             raise over(session)
 
     async def _next(
-        self, campaign: CampaignId, claim: SessionClaim, config: RunConfig
+        self, campaign: CampaignId, claim: SessionClaim, agent: AgentConfig
     ) -> SessionRecord | None:
         while True:
             try:
@@ -145,7 +148,7 @@ class SessionDesk:
                     campaign,
                     claim=claim.token,
                     taken_by=claim.name,
-                    timeout_s=config.agent.rollout_timeout_s,
+                    timeout_s=agent.rollout_timeout_s,
                     key_of=lambda ident: session_key(claim, ident),
                     kinds=claim.kinds,
                 )
@@ -199,16 +202,17 @@ def _how(session: SessionRecord) -> str:
     return f"{session.ending}" + (", and its rollout was offered again" if again else "")
 
 
-def _profile(config: AnyRun, campaign: CampaignId) -> tuple[RunConfig, RemoteProfile]:
-    profile = remote_profile(config.agent) if isinstance(config, RunConfig) else None
-    if profile is None or not isinstance(config, RunConfig):
+def _agent(config: AnyRun, campaign: CampaignId) -> tuple[RunConfig, AgentConfig]:
+    """The run with its agent that runs elsewhere. Raises SessionRefused."""
+    agent = outside_agent(config) if isinstance(config, RunConfig) else None
+    if agent is None or not isinstance(config, RunConfig):
         raise SessionRefused(
             409,
             "no_sessions",
-            f"{campaign} offers no sessions: its agent does not run elsewhere",
+            f"{campaign} offers no sessions: no agent of it runs elsewhere",
             remedy='set agent.kind = "remote" in a new campaign',
         )
-    return config, profile
+    return config, agent
 
 
 def _refuse_over(campaign: CampaignId, status: CampaignStatus) -> None:

@@ -20,7 +20,7 @@ _FACTS = ("repo", "base_commit", "version")
 
 def told_taken(taken: Taken, host: str) -> dict[str, Any]:
     session, task = taken.session, taken.task
-    agent, policy = taken.config.agent, taken.config.policy
+    agent, policy = taken.agent, taken.config.policy
     is_swe = isinstance(task, SweTask)
     results = [*(["patch"] if is_swe else []), *(["reward"] if taken.profile.takes_rewards else [])]
     return {

@@ -17,6 +17,8 @@ from infra.sandbox.protocol import SandboxBackend
 from mainspring.agents.choice import agent_config
 from mainspring.agents.tools.choice import python_tools
 from mainspring.config.agents.environments import EnvironmentConfig
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.run import RunConfig
 from mainspring.environments.choice import (
     ENVIRONMENTS,
@@ -54,19 +56,21 @@ class Environments:
     def of(self, config: RunConfig, task: AnyTask) -> Hosted:
         """Raises ConfigError."""
         environment = self._plain(config, task)
-        agent = agent_config(config, task)
-        paths = {} if is_program(agent) else python_tools(agent.tools)
+        # A verification has no agent, and may be of tasks whose agent does not exist.
+        plays = isinstance(config, CampaignConfig | EvaluationConfig)
+        agent = agent_config(config, task) if plays else config.agent
+        paths = python_tools(agent.tools) if plays and not is_program(agent) else {}
         if not paths:
             return environment
         return Tooled(environment, paths, self.services.folder)
 
     def _plain(self, config: RunConfig, task: AnyTask) -> PlainHosted:
-        name = environment_of(config, task.kind)
+        name = environment_of(config, task)
         if isinstance(name, EnvironmentConfig):
             # Holds nothing: what it asks is the node's, by campaign and name.
             of_service = GymEnvironment(task.kind, name, self.services)
             return OwnEnvironment(task.kind, of_service, ends_steps=True)
-        key = name, is_world(config, task.kind)
+        key = name, is_world(config, task)
         if key not in self._environments:
             check_environments(config)
             self._environments[key] = self._make(*key)

@@ -131,7 +131,7 @@ class SweEnvironment:
         backend = await self._backend(task, place)
         await place.lease(backend.name)
         try:
-            agent = place.config.agent
+            agent = agent_config(place.config, task)
             spec = dataclasses.replace(
                 _spec(task, place), mounts=mounts_for(agent), writable_dirs=folders_of(agent)
             )

@@ -5,6 +5,7 @@ one after the other. It asks its node for the next call as a function asks for a
 came of the one before. Named by `tool_process`, which starts it.
 """
 
+import contextlib
 import json
 from collections.abc import Mapping
 from enum import StrEnum
@@ -42,6 +43,10 @@ async def serve(
 ) -> None:
     """`options`: "tools", the paths of the tools by the names that the policy calls, and
     "output_bytes", what is kept of an output."""
+    # Here, as its module may load for seconds, which no call's time limit has to hold.
+    for path in options["tools"].values():
+        with contextlib.suppress(ConfigError):  # told by the call of it
+            tool_of(path)
     tools: dict[str, PythonTool] = {}
     said: dict[str, Any] = {}
     while True:

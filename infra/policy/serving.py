@@ -6,8 +6,7 @@ activities of replies and publishing.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,10 +30,10 @@ from infra.policy.replies.openai import OpenAIClient
 from infra.policy.replies.text_policy import TextPolicy
 from infra.policy.replies.token_policy import TokenPolicy
 from infra.policy.weight_label import WeightLabel
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.run import RunConfig
-from mainspring.errors import ConfigError
 from mainspring.ids import CampaignId
 from mainspring.programs.matching import SILENT, Noise
 from mainspring.programs.parsing.choice import parser_of
@@ -45,29 +44,43 @@ LOADING_S = 900.0
 """To wait for another process that loads weights: longer than the largest take from a disk."""
 
 
-@dataclass(frozen=True, slots=True)
 class CampaignPolicy:
-    """The policy that a campaign's rollouts share in this process."""
+    """The policy that a campaign's rollouts share in this process: one model, asked by each of its
+    agents in the agent's own way."""
 
-    config: RunConfig
-    policy: Policy
-    publisher: Publisher | None
-    """None: an endpoint whose weights are not ours."""
+    def __init__(
+        self,
+        config: RunConfig,
+        make: Callable[[bool, Noise], Policy],
+        publisher: Publisher | None,
+        close: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`make`: the policy for programs (True) or for agents of ours, with the noise that their
+        requests have. `publisher`: None for an endpoint whose weights are not ours. Raises
+        ModelError where [agent] cannot ask."""
+        self.config = config
+        self.publisher = publisher
+        self._make = make
+        self._close = close
+        self._made: dict[tuple[bool, Noise], Policy] = {}
+        self.policy_for(config.agent)
 
-    def program_policy(self) -> Policy:
-        """The same, for a program that asks. Raises ConfigError where no program plays."""
-        if not is_program(self.config.agent):
-            raise ConfigError(
-                f"{self.config.name}: a program asks, and agent.kind = {self.config.agent.kind!r} "
-                "is none",
-                remedy="name the program in agent.kind: see docs/agents.md",
-            )
-        return self.policy
+    def policy_for(self, agent: AgentConfig) -> Policy:
+        """The policy as an agent of the run asks it. Raises ModelError where the chat template
+        drops a part of what a program asks."""
+        plays_itself = is_program(agent)
+        key = plays_itself, profile_for(agent).noise if plays_itself else SILENT
+        if key not in self._made:
+            self._made[key] = self._make(*key)
+        return self._made[key]
 
     @property
     def is_reproducible(self) -> bool:
         """Whether each group has one policy version, neither an older nor a newer one."""
         return needs_same_bits(self.config)
+
+    async def aclose(self) -> None:
+        await self._close()
 
 
 Serve = Callable[[Database, CampaignId], Coroutine[Any, Any, CampaignPolicy]]
@@ -89,7 +102,7 @@ class ServedCampaigns:
     async def close(self) -> None:
         for serving in self._served.values():
             if serving.done() and serving.exception() is None:
-                await serving.result().policy.aclose()
+                await serving.result().aclose()
 
 
 def needs_same_bits(config: RunConfig) -> bool:
@@ -104,26 +117,25 @@ def in_tokens(
     text: ChatTokenizer | ChatText,
 ) -> CampaignPolicy:
     """From engines, whose weights are brought up to date from the store."""
-    if isinstance(text, ChatTokenizer):
-        text = RequestText(text, plain=not is_program(config.agent))
-    policy = TokenPolicy(
-        config.policy,
-        engines,
-        text,
-        parser_of(config.agent.tool_parser),
-        partial(_weights, db, campaign),
-        _noise(config),
-    )
-    return CampaignPolicy(config, policy, engines)
+
+    def make(for_program: bool, noise: Noise) -> Policy:
+        own = text
+        if isinstance(own, ChatTokenizer):
+            own = RequestText(own, plain=not for_program)
+        parser = parser_of(config.agent.tool_parser)
+        weights_of = partial(_weights, db, campaign)
+        return TokenPolicy(config.policy, engines, own, parser, weights_of, noise)
+
+    return CampaignPolicy(config, make, engines, engines.aclose)
 
 
 def in_text(config: RunConfig, client: OpenAIClient) -> CampaignPolicy:
     """From an endpoint whose weights are not ours."""
-    return CampaignPolicy(config, TextPolicy(config.policy, client, _noise(config)), None)
 
+    def make(for_program: bool, noise: Noise) -> Policy:
+        return TextPolicy(config.policy, client, noise)
 
-def _noise(config: RunConfig) -> Noise:
-    return profile_for(config.agent).noise if is_program(config.agent) else SILENT
+    return CampaignPolicy(config, make, None, client.aclose)
 
 
 def label_of(policy: PolicyRecord) -> WeightLabel:

@@ -1,13 +1,16 @@
 """Which agent plays a task: the one that its row asks for (`agent_name`), else the section [agent].
 
-Invariants: a task names only sections [agents.NAME], and agents and tools of this project or of the
-configuration, because its row is data; a configuration may also name a class of your own. A task
-that asks for an agent is played by no other one, unless the campaign has `agent.override`: a run
-whose `agent.kind` is a program refuses it before it is stored. Imported wherever a reply is read or
-a message written.
+Invariants: a task names only sections [agents.NAME], agents and programs of this project by their
+names, and tools of this project or of the configuration, because its row is data; a configuration
+may also name a class of your own. A task that asks for an agent is played by no other one, unless
+the campaign has `agent.override`. Imported wherever a reply is read, a message written or a program
+started.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
 
 from mainspring.agents.bash import BashAgent
 from mainspring.agents.bundled import BundledAgent
@@ -27,10 +30,19 @@ from mainspring.config.run import RunConfig
 from mainspring.errors import ConfigError
 from mainspring.programs.functions import find_function
 from mainspring.programs.parsing.choice import PARSERS
-from mainspring.programs.profiles.choice import PROFILES, is_program, profile_for
+from mainspring.programs.profiles.choice import (
+    PROFILES,
+    check_context,
+    context_warning,
+    is_program,
+    is_remote,
+    profile_for,
+)
 from mainspring.programs.profiles.function import FunctionProfile
+from mainspring.programs.profiles.remote import REMOTE
 from mainspring.tasks.task import Task
 
+R = TypeVar("R", bound=RunConfig)
 AGENTS: Registry[Callable[[AgentConfig], Agent]] = Registry(
     "agent",
     (
@@ -44,6 +56,8 @@ AGENTS: Registry[Callable[[AgentConfig], Agent]] = Registry(
     methods=("request", "parse", "is_done"),
     also=PROFILES,
 )
+_FIELD = re.compile(rf"(?<![\w.\[])agent(?=\.(?:{'|'.join(AgentConfig.model_fields)})\b)")
+_TABLE = re.compile(r"(?<=\[)agent(?=[.\]])")
 
 OFFER_TOOLS = ("tools", "react")
 """Agents of the table that play with `agent.tools`."""
@@ -85,26 +99,55 @@ def agent_config(run: RunConfig, task: Task) -> AgentConfig:
 
 def _section_for(run: RunConfig, task: Task) -> AgentConfig:
     name = task.agent_name
-    if is_program(run.agent) or run.agent.override or not name:
+    if run.agent.override or not name:
         return run.agent
     if name in run.agents:
         return run.agents[name]
     if name == run.agent.kind:
         return run.agent
-    if name not in AGENTS:
+    if name not in AGENTS and name not in PROFILES:
         raise ConfigError(
             f"task {task.id} asks for the agent {name!r}, which does not exist",
             remedy=f"the agents are {', '.join(allowed(run))}",
         )
-    # The texts are those of another agent.
-    return run.agent.model_copy(update={"kind": name, "prompts": PromptsConfig()})
+    return _by_name(run, name)
+
+
+def name_of_agent(run: RunConfig, task: Task) -> str:
+    """Name of the agent that plays a task, for people: its section's, or its kind."""
+    return (None if run.agent.override else task.agent_name) or run.agent.kind
+
+
+def _by_name(run: RunConfig, kind: str) -> AgentConfig:
+    """Section of an agent that has none: its limits are those of [agent]. Texts, version and
+    options there are another agent's."""
+    others = {"prompts": PromptsConfig(), "version": None, "options": {}}
+    return run.agent.model_copy(update={"kind": kind, **others})
 
 
 def allowed(run: RunConfig) -> tuple[str, ...]:
-    """Agents that rows of a run's tasks may ask for: a program plays all of its tasks, or none."""
-    if is_program(run.agent):
-        return (run.agent.kind,)
-    return tuple(dict.fromkeys((*run.agents, *AGENTS, run.agent.kind)))
+    """Agents that rows of a run's tasks may ask for."""
+    return tuple(dict.fromkeys((*run.agents, *AGENTS, *PROFILES, run.agent.kind)))
+
+
+def with_asked(run: R, names: Iterable[str]) -> R:
+    """The run with a section for each agent that rows ask for by its kind, so that what is asked of
+    every section is asked of these as well."""
+    if run.agent.override:
+        return run
+    further = {
+        name: _by_name(run, name)
+        for name in names
+        if name not in run.agents and name != run.agent.kind
+    }
+    return run.model_copy(update={"agents": {**run.agents, **further}}) if further else run
+
+
+def outside_agent(run: RunConfig) -> AgentConfig | None:
+    """Section of the run's agent that runs elsewhere, where rows may ask for one; a run has one at
+    most (`check_agents`)."""
+    sections = with_asked(run, (REMOTE,)).agent_sections.values()
+    return next(filter(is_remote, sections), None)
 
 
 def check_agents(run: RunConfig) -> None:
@@ -112,16 +155,6 @@ def check_agents(run: RunConfig) -> None:
     check_agent(run.agent)
     for name, config in run.agents.items():
         where = f"[agents.{name}]"
-        if is_program(run.agent):
-            raise ConfigError(
-                f"{where}: agent.kind = {run.agent.kind!r} is a program, which plays every task",
-                remedy="leave the section out, or name an agent in agent.kind",
-            )
-        if is_program(config):
-            raise ConfigError(
-                f"{where}: {config.kind!r} is a program, and programs play whole runs alone",
-                remedy="set agent.kind for it in a run of its own",
-            )
         if (name in AGENTS or name in PROFILES) and config.kind != name:
             raise ConfigError(
                 f"{where}: {name!r} is an agent of Mainspring, and the section's kind is "
@@ -134,7 +167,48 @@ def check_agents(run: RunConfig) -> None:
                 f"{run.agent.tool_parser!r}",
                 remedy="the model has one way to write tool calls: set it in [agent]",
             )
-        check_agent(config, f"agents.{name}")
+        with naming(f"agents.{name}"):
+            check_agent(config, f"agents.{name}")
+    outside = [section for section, config in run.agent_sections.items() if is_remote(config)]
+    if len(outside) > 1:
+        raise ConfigError(
+            f"[{outside[0]}] and [{outside[1]}] are both of the kind {REMOTE!r}, and an agent "
+            "outside that takes a session cannot tell whose it is",
+            remedy="keep one of them, or play the tasks in two runs",
+        )
+
+
+def check_contexts(run: RunConfig) -> None:
+    """Raises ConfigError where the context is too small for a client of the run."""
+    for section, config in run.agent_sections.items():
+        with naming(section):
+            check_context(config, run.policy)
+
+
+def narrow_contexts(run: RunConfig) -> list[tuple[str, str]]:
+    """Narrow limits of the run's clients, each with what to do about it. Raises ConfigError."""
+    found = {
+        (narrow[0], _named_in(narrow[1], section)): None
+        for section, config in run.agent_sections.items()
+        if (narrow := context_warning(config, run.policy)) is not None
+    }
+    return list(found)
+
+
+@contextmanager
+def naming(section: str) -> Iterator[None]:
+    """Errors about an agent tell of the fields of [agent]: let them name those of `section`."""
+    try:
+        yield
+    except ConfigError as error:
+        if section == "agent":
+            raise
+        told, remedy = (_named_in(text, section) for text in (error.message, error.remedy))
+        raise ConfigError(told, remedy=remedy) from error
+
+
+def _named_in(text: str, section: str) -> str:
+    return _TABLE.sub(section, _FIELD.sub(section, text))
 
 
 def check_agent(config: AgentConfig, section: str = "agent") -> None:

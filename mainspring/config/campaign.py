@@ -40,8 +40,15 @@ class CampaignConfig(RunConfig):
 
     @model_validator(mode="after")
     def _can_be_reproduced(self) -> Self:
+        if (sentence := self.not_reproducible()) is not None:
+            raise ValueError(sentence)
+        return self
+
+    def not_reproducible(self) -> str | None:
+        """The setting that keeps a reproducible schedule from being one; None: there is none, or
+        the schedule is another."""
         if self.schedule is not Schedule.REPRODUCIBLE:
-            return self
+            return None
         trainer = self.trainer
         for what, is_fit, change in (
             ("trainer.max_staleness", trainer.max_staleness <= 1, "0 or 1"),
@@ -52,7 +59,10 @@ class CampaignConfig(RunConfig):
             ("trainer.tensor_parallel", trainer.tensor_parallel == 1, "1"),
             ("trainer.data_parallel", trainer.data_parallel == 1, "1"),
             ("curriculum.kind", self.curriculum.kind == SHUFFLED, f'"{SHUFFLED}"'),
-            ("agent.kind", not is_program(self.agent), 'an agent such as "bash", no program'),
+            *(
+                (f"{name}.kind", not is_program(agent), 'an agent such as "bash", no program')
+                for name, agent in self.agent_sections.items()
+            ),
             ("policy.api", self.policy.api is PolicyApi.SGLANG, '"sglang"'),
             ("policy.publish", self.policy.publish is not Publish.ADAPTER, '"disk"'),
             (
@@ -62,11 +72,11 @@ class CampaignConfig(RunConfig):
             ),
         ):
             if not is_fit:
-                raise ValueError(
+                return (
                     f'schedule = "reproducible" needs {what} = {change}, or set schedule = '
                     '"fastest"'
                 )
-        return self
+        return None
 
     @property
     def adapter_rank(self) -> int:

@@ -34,6 +34,10 @@ def _form_of(given: Any) -> str:
     return "<path>" if isinstance(given, str) else "<section>"
 
 
+def _kind_of(agent: Any) -> Any:
+    return agent.get("kind") if isinstance(agent, dict) else getattr(agent, "kind", None)
+
+
 NamedEnvironment = Annotated[
     Annotated[str, Tag("<path>")] | Annotated[EnvironmentConfig, Tag("<section>")],
     Discriminator(_form_of),
@@ -62,8 +66,10 @@ class RunConfig(NamedConfig):
     tasks: TasksConfig = TasksConfig()
     agent: AgentConfig = AgentConfig()
     agents: dict[str, AgentConfig] = Field(default_factory=dict)
-    """Further agents, as sections [agents.NAME] with the fields of [agent]: each plays the tasks
-    whose row asks for it (`agent_name`). Limits that one does not set are those of [agent]."""
+    """Further agents, as sections [agents.NAME] with the fields of [agent], programs among them:
+    each plays the tasks whose row asks for it (`agent_name`). A limit that one does not set is that
+    of [agent]: `step_limit`, `max_format_errors`, `command_timeout_s`, `observation_chars`,
+    `rollout_timeout_s`; so is `tool_parser`."""
     rollout: RolloutConfig = RolloutConfig()
     policy: PolicyConfig = PolicyConfig()
     sandbox: SandboxConfig = SandboxConfig()
@@ -82,11 +88,13 @@ class RunConfig(NamedConfig):
         names others. A task with a repository scores 1 when it is resolved, as ever."""
         if not isinstance(raw, dict):
             return raw
-        agent, reward = raw.get("agent"), raw.get("reward", {})
-        kind = agent.get("kind") if isinstance(agent, dict) else getattr(agent, "kind", None)
+        reward, agents = raw.get("reward", {}), raw.get("agents")
+        sections = [raw.get("agent"), *(agents.values() if isinstance(agents, dict) else ())]
         environments = raw.get("environments")
         named = environments.values() if isinstance(environments, dict) else ()
-        gives_score = kind == FUNCTION or any(not isinstance(each, str) for each in named)
+        gives_score = FUNCTION in map(_kind_of, sections) or any(
+            not isinstance(each, str) for each in named
+        )
         if not gives_score or not isinstance(reward, dict) or "parts" in reward:
             return raw
         return {**raw, "reward": {**reward, "parts": [{"name": SCORE}]}}
@@ -131,6 +139,15 @@ class RunConfig(NamedConfig):
                     f"there are: {there}"
                 )
         return self
+
+    @property
+    def agent_sections(self) -> dict[str, AgentConfig]:
+        """Every section whose agent may play, by its name in the file. Which one plays a task, its
+        row tells: `mainspring.agents.choice`."""
+        if self.agent.override:
+            return {"agent": self.agent}
+        further = {f"agents.{name}": agent for name, agent in self.agents.items()}
+        return {"agent": self.agent, **further}
 
     @property
     def repeats(self) -> bool:

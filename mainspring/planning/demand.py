@@ -75,7 +75,7 @@ def demand_of(config: CampaignConfig, shape: ModelShape, assumed: Assumptions) -
     trained, most = tokens, per_step * config.policy.max_context
     if trainer.samples is Samples.CALL:
         trained = tokens * (assumed.turns_per_rollout + 1) // 2
-        most *= config.agent.step_limit
+        most *= max(agent.step_limit for agent in config.agent_sections.values())
     kv_rollouts = in_flight + config.evaluation.concurrency
     export = shape.num_parameters * shape.file_bytes_per_weight
     return Demand(

@@ -36,12 +36,13 @@ def check_judges(config: RunConfig) -> None:
     for part in config.reward.parts:
         if part.judge is None or part.of is None:
             continue
-        if part.of is JudgeScope.TURNS and is_program(config.agent):
+        programs = [name for name, agent in config.agent_sections.items() if is_program(agent)]
+        if part.of is JudgeScope.TURNS and programs:
+            kind = config.agent_sections[programs[0]].kind
             raise ConfigError(
-                f'campaign {config.name}: reward part {part.label}: of = "turns" needs an agent '
-                f"whose turns Mainspring takes, and agent.kind = {config.agent.kind!r} is a "
-                "program",
-                remedy='set of = "rollout", or another agent.kind',
+                f'campaign {config.name}: reward part {part.label}: of = "turns" needs agents '
+                f"whose turns Mainspring takes, and {programs[0]}.kind = {kind!r} is a program",
+                remedy=f'set of = "rollout", or another {programs[0]}.kind',
             )
         judge = config.judges[part.judge]
         try:

@@ -247,9 +247,11 @@ def check_parts(config: RunConfig) -> None:
 def _check_length(where: str, part: RewardPart, config: RunConfig) -> None:
     if not part.options:
         raise ConfigError(f"{where} needs an option", remedy="give free_tokens or free_turns")
+    agents = config.agent_sections
+    fewest = min(agents, key=lambda section: agents[section].step_limit)
     limits = {
         "free_tokens": ("policy.max_context", config.policy.max_context),
-        "free_turns": ("agent.step_limit", config.agent.step_limit),
+        "free_turns": (f"{fewest}.step_limit", agents[fewest].step_limit),
     }
     for name, free in part.options.items():
         field, limit = limits[name]

@@ -80,7 +80,7 @@ def _meta(trajectory: Trajectory) -> dict[str, Any]:
             "max_new_tokens": config.policy.max_new_tokens,
             "max_context": config.policy.max_context,
         },
-        "agent": config.agent.model_dump(mode="json"),
+        "agent": trajectory.agent_section.model_dump(mode="json"),
         "task_source": trajectory.task.source,
         "split": group.split,
         "image": task.image if isinstance(task := trajectory.task, SweTask) else None,

@@ -21,9 +21,10 @@ from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from infra.db.training.batches import calls_of, trained_of
 from mainspring.agents.asking import next_request
-from mainspring.agents.choice import agent_for
+from mainspring.agents.choice import agent_config, agent_for
 from mainspring.agents.protocol import Agent, Message
 from mainspring.agents.record import Record
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.run import RunConfig
 from mainspring.ids import CampaignId
 from mainspring.programs.request import ChatMessage, ModelRequest, Role
@@ -105,6 +106,11 @@ class Trajectory:
     def agent(self) -> Agent:
         """Who played it."""
         return agent_for(self.config, self.task)
+
+    @property
+    def agent_section(self) -> AgentConfig:
+        """Section of who played it; of [agent] where a patch was given."""
+        return agent_config(self.config, self.task) if self.replies else self.config.agent
 
     @cached_property
     def branches(self) -> list[tuple[Call, ...]]:

@@ -1,13 +1,17 @@
 """A task that asks for an agent (`agent_name`) is played by that one, or its run is refused."""
 
 import uuid
+from pathlib import Path
 
 import pytest
 
 from cli.operations.checks.checklist import of_the_tasks
 from cli.operations.checks.checklist_item import State
+from cli.operations.checks.sandboxes_here import backends_here
+from cli.operations.checks.task_checks import check_tasks
 from cli.operations.machine.embedded_stack import StackInfo
 from cli.operations.runs import campaign_launch as launch
+from infra.bundles.store import BundleMissing
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
@@ -66,6 +70,13 @@ def fields(name: str, agent: dict[str, object]) -> dict[str, object]:
         ("", COMMAND),
         # What plays it is what it asks for.
         ("codex", {"kind": "codex"}),
+        # Whatever [agent] is.
+        ("bash", {"kind": "codex"}),
+        ("bundled", COMMAND),
+        ("bash", OUTSIDE),
+        ("codex", {}),
+        ("codex", COMMAND),
+        ("remote", {}),
         # Chosen otherwise, and the file tells it.
         ("bash", {"kind": "codex", "override": True}),
         ("mini", {"override": True}),
@@ -89,12 +100,9 @@ async def test_a_task_is_played_by_the_agent_that_it_asks_for(
     [
         ("mini", {}, "'mini' (agent_name), which does not exist", "bash, bundled"),
         ("mini", {"kind": "codex"}, "which does not exist", "agent.override = true"),
-        ("bash", {"kind": "codex"}, "agent.kind = 'codex' is a program", "leave agent.kind out"),
-        ("bundled", COMMAND, "agent.kind = 'command' is a program", "agent.override = true"),
-        ("bash", OUTSIDE, "agent.kind = 'remote' is a program", "agent.override = true"),
-        ("bash", FUNCTION, "agent.kind = 'function' is a program", "agent.override = true"),
-        ("codex", {}, "a program, and agent.kind is 'bash'", "agent.kind = 'codex'"),
-        ("codex", COMMAND, "a program, and agent.kind is 'command'", "agent.kind = 'codex'"),
+        ("command", {}, 'agents.command.kind = "command" has no command', "[agents.command]"),
+        ("function", COMMAND, 'agents.function.kind = "function"', "agent.override = true"),
+        ("claude-code", {}, "policy.max_context = 32768 is too small for 'claude-code'", "raise"),
     ],
 )
 async def test_another_agent_is_refused_before_anything_is_stored(
@@ -144,6 +152,67 @@ async def test_tools_that_cannot_be_had_are_refused_before_anything_is_stored(
         with pytest.raises(UsageError) as refused:
             await launch.create(db, config)
         assert message in refused.value.message and refused.value.remedy
+        assert await campaigns.find(db, CampaignId(name)) is None
+
+
+@pytest.mark.parametrize(
+    ("fields_of_run", "message"),
+    [
+        (
+            {"schedule": "reproducible", "trainer": {"device": "cpu"}},
+            'schedule = "reproducible" needs agents.codex.kind = an agent such as',
+        ),
+        (
+            {
+                "judges": {"q": {"model": "m", "url": "http://j/v1", "prompt": "{{ turn }}"}},
+                "reward": {"parts": [{"name": "judge", "judge": "q", "of": "turns"}]},
+            },
+            'of = "turns" needs agents whose turns Mainspring takes, and agents.codex.kind',
+        ),
+    ],
+)
+async def test_a_program_that_a_row_asks_for_by_its_kind_is_refused_where_a_section_would_be(
+    stack: StackInfo, fields_of_run: dict[str, object], message: str
+) -> None:
+    name = f"agent-{uuid.uuid4().hex[:8]}"
+    config = CampaignConfig.model_validate(
+        {**fields(name, {}), "policy": {"model": "/m"}, **fields_of_run}
+    )
+    async with Database.open(stack.database_url) as db:
+        await tasks.put_tasks(db, [task_of(name, "codex")])
+        with pytest.raises(UsageError) as refused:
+            await check_tasks(db, config, [TaskId(name)])
+        assert message in refused.value.message
+        assert f"task {name} asks for the agent 'codex'" in refused.value.message
+        assert "agent.override = true" in refused.value.remedy
+        override = config.model_copy(update={"agent": AgentConfig(override=True)})
+        await check_tasks(db, override, [TaskId(name)])
+
+
+@pytest.mark.parametrize(
+    ("asked", "agents"), [("codex", {}), ("coder", {"coder": {"kind": "codex"}})]
+)
+async def test_a_client_that_is_not_installed_is_missed_before_the_run_is_stored(
+    stack: StackInfo,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: str,
+    agents: dict[str, object],
+) -> None:
+    monkeypatch.setenv("MAINSPRING_AGENTS_DIR", str(tmp_path))
+    name = f"agent-{uuid.uuid4().hex[:8]}"
+    config = EvaluationConfig.model_validate(
+        {
+            **fields(name, {}),
+            "policy": PolicyConfig(model="scripted"),
+            "split": "train",
+            "agents": agents,
+        }
+    )
+    async with Database.open(stack.database_url) as db:
+        await tasks.put_tasks(db, [task_of(name, asked)])
+        with pytest.raises(BundleMissing, match="bundle codex-"):
+            await launch.create(db, config, here=await backends_here())
         assert await campaigns.find(db, CampaignId(name)) is None
 
 

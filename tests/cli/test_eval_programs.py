@@ -18,6 +18,7 @@ from cluster import bwrap_or_skip
 from packaging.requirements import Requirement
 from program_checks import EDIT
 from program_cluster import own_program
+from scripted import SUBMIT, bash
 
 from cli.operations.machine.embedded_stack import StackInfo
 from infra.bundles.store import MANIFEST, BundleManifest, digest
@@ -183,6 +184,41 @@ async def test_official_clients_resolve_their_tasks(
         assert (summary["total"], summary["resolved"]) == (3, 3), await told(db, evaluation.name)
     assert len(endpoint.asked) == 1 + 3 * 3, "the check, then three calls of each"
     assert {len(body.get("tools", ())) for body in endpoint.asked[1:]} == {1}
+
+
+def for_either(messages: Messages) -> Said:
+    """A program's replies call a tool, those of the agent `bash` have a block."""
+    if "THOUGHT" not in str(messages[0]["content"]):
+        return by_turn(messages)
+    turn = sum(message["role"] == "assistant" for message in messages)
+    return (bash("cat calc.py"), bash(EDIT), SUBMIT)[turn]
+
+
+async def test_an_agent_and_a_program_play_in_one_evaluation(
+    stack: StackInfo, machine: None, tmp_path: Path
+) -> None:
+    """The command starts a gateway for a program that only a section has."""
+    ours = task("mixed", "add subtracts")
+    theirs = task("mixed.coder", "add subtracts").model_copy(update={"agent_name": "coder"})
+    async with Database.open(stack.database_url) as db:
+        await tasks.put_tasks(db, [ours, theirs])
+        with chat_endpoint() as endpoint:
+            endpoint.reply = for_either
+            file = EVALUATION.format(
+                source=f"{SOURCE}-mixed", kind="bash", options="", url=endpoint.url
+            )
+            command = json.dumps(own_program()["options"]["command"])
+            file += f'[agents.coder]\nkind = "command"\noptions.command = {command}\n'
+            evaluation = Evaluation(stack, "eval-mixed", tmp_path / "mixed", file)
+            summary = await evaluation.summary()
+        assert (summary["total"], summary["resolved"]) == (2, 2), await told(db, evaluation.name)
+        played = await rollouts.list_rollouts(db, campaign=CampaignId(evaluation.name))
+        views = {each.task: await one_rollout.read(db, each.id) for each in played}
+        assert {name: view.agent for name, view in views.items()} == {
+            ours.id: "bash",
+            theirs.id: "coder",
+        }
+        assert {view.program is None for view in views.values()} == {True, False}
 
 
 async def told(db: Database, campaign: str) -> list[Any]:

@@ -14,6 +14,7 @@ from mainspring.config.policy import PolicyConfig
 from mainspring.config.trainer import TrainerConfig
 from mainspring.config.training.parallel import Device
 from mainspring.errors import UsageError
+from mainspring.rewards.scoring import check_parts
 from mainspring.status import PolicyApi
 
 PROGRAM = AgentConfig(kind="command", options={"command": "true"})
@@ -52,6 +53,29 @@ def test_a_reproducible_campaign_has_no_program() -> None:
             trainer=TrainerConfig(device=Device.CPU),
             schedule=Schedule.REPRODUCIBLE,
         )
+
+
+def test_a_reproducible_campaign_has_no_section_of_a_program() -> None:
+    raw = {"name": "t", "agents": {"coder": PROGRAM}, "policy": {"model": "m"}}
+    raw |= {"trainer": {"device": "cpu"}, "schedule": "reproducible"}
+    with pytest.raises(ValidationError, match=r"agents\.coder\.kind = an agent such as"):
+        CampaignConfig.model_validate(raw)
+    CampaignConfig.model_validate({**raw, "agent": {"override": True}})
+
+
+def test_what_is_wrong_with_a_section_is_told_of_that_section() -> None:
+    wrong = AgentConfig(kind="harbor", options={"agent": "codex", "in_image": True})
+    config = campaign(AgentConfig()).model_copy(update={"agents": {"coder": wrong}})
+    with pytest.raises(UsageError, match=r"agents\.coder\.options\.in_image is for classes"):
+        check_named(config)
+
+
+def test_free_turns_are_below_the_limit_of_every_agent() -> None:
+    raw = {"name": "t", "policy": {"model": "m"}}
+    raw["reward"] = {"parts": [{"name": "length", "options": {"free_turns": 5}}]}
+    raw["agents"] = {"short": {"kind": "command", "step_limit": 5}}
+    with pytest.raises(UsageError, match=r"free_turns < agents\.short\.step_limit 5"):
+        check_parts(CampaignConfig.model_validate(raw))
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,16 @@ def test_the_processes_asked_are_those_of_the_page() -> None:
     assert asked == listed
 
 
+def test_functions_of_sections_are_asked_for_where_their_kind_is_that_of_a_function() -> None:
+    agents = {
+        "one": AgentConfig(kind="function", options={"function": "own:first"}),
+        "two": AgentConfig(kind="command", options={"command": "x", "function": "own:no"}),
+    }
+    config = CONFIG.model_copy(update={"agents": agents})
+    found = [each.path for each in extensions_of(config, ProcessRole.NODE)]
+    assert "own:first" in found and "own:no" not in found
+
+
 def test_the_page_has_every_point_that_is_open() -> None:
     rows, points = table(), {point.what: point for point in POINTS if point.is_open}
     assert rows.keys() == points.keys()

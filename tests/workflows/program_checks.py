@@ -3,14 +3,16 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster import Cluster
-from program_cluster import ProgramCluster, ScriptedEngine, calling
+from program_cluster import AGENT, ProgramCluster, ScriptedEngine, calling
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
+from infra.bundles.store import MANIFEST, BundleManifest, digest
 from infra.db.database import Database
 from infra.db.nodes import sandboxes
 from infra.db.programs import model_requests
@@ -18,6 +20,7 @@ from infra.db.rollouts import rollouts, turns
 from infra.db.training.batches import load_groups
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.ids import RolloutId, SandboxId, rollout_workflow
+from mainspring.programs.recipes import recipe_of
 from mainspring.protocol.rollout import RolloutResult
 from mainspring.status import SandboxStatus, StopReason
 from mainspring.tasks.sandbox_choice import BWRAP
@@ -33,6 +36,26 @@ EDIT = "sed -i 's/a - b/a + b/' calc.py"
 FIX = calling(EDIT)
 THREE = (calling("cat calc.py"), FIX, "It is fixed.")
 """Replies of a whole rollout."""
+
+
+def make_bundle(folder: Path, program: str) -> BundleManifest:
+    """Of the kind "langgraph", whose program is this shell script."""
+    recipe = recipe_of("langgraph")
+    inside = folder / recipe.bundle / "bin"
+    inside.mkdir(parents=True)
+    (inside / "agent.py").write_text(AGENT.read_text())
+    (inside / "python-agents").write_text(f"#!/bin/sh\n{program}\n")
+    (inside / "python-agents").chmod(0o755)
+    manifest = BundleManifest(
+        name=recipe.name,
+        version=recipe.version,
+        packages=(),
+        programs=("python-agents",),
+        sha256=digest(inside.parent),
+        machine="any",
+    )
+    (inside.parent / MANIFEST).write_text(manifest.model_dump_json())
+    return manifest
 
 
 def sandbox_of(rollout: RolloutId, life: int, epoch: int = 0) -> SandboxId:

@@ -44,5 +44,9 @@ async def test_a_program_is_judged_as_a_whole(
     assert "judge quality: 1" in capsys.readouterr().out
 
     turns = config.model_copy(update={"reward": RewardConfig.model_validate({"parts": list(BOTH)})})
-    with pytest.raises(UsageError, match='of = "turns" needs an agent'):
+    with pytest.raises(UsageError, match=r"and agent\.kind = 'command' is a program"):
         check_named(turns)
+    agents = {"coder": turns.agent}
+    beside = turns.model_copy(update={"agent": AgentConfig(), "agents": agents})
+    with pytest.raises(UsageError, match=r"agents\.coder\.kind = 'command' is a program"):
+        check_named(beside)

@@ -5,15 +5,14 @@ from pathlib import Path
 
 import pytest
 from cluster import Host, bwrap_or_skip
-from program_cluster import AGENT, ProgramCluster, calling, own_program, program_cluster
+from program_checks import make_bundle
+from program_cluster import ProgramCluster, calling, own_program, program_cluster
 
 from cli.operations.machine.embedded_stack import StackInfo
-from infra.bundles.store import MANIFEST, BundleManifest, digest
 from infra.db.programs import model_requests
 from infra.db.rollouts import turns
 from infra.db.training.batches import load_groups
 from mainspring.ids import NodeId
-from mainspring.programs.recipes import recipe_of
 from mainspring.programs.record import BranchKind
 from mainspring.protocol.rollout import STRAGGLER_SIGNAL
 from mainspring.status import StopReason, Verdict
@@ -112,26 +111,6 @@ async def test_a_program_that_never_asks_is_masked_with_what_it_printed(
     for word in ("exit code 3", "printed: no such model 1 2", "... ", "the end", rollout, "check"):
         assert word in fault
     assert "\x1b" not in fault
-
-
-def make_bundle(folder: Path, program: str) -> BundleManifest:
-    """Of the kind "langgraph", whose program is this shell script."""
-    recipe = recipe_of("langgraph")
-    inside = folder / recipe.bundle / "bin"
-    inside.mkdir(parents=True)
-    (inside / "agent.py").write_text(AGENT.read_text())
-    (inside / "python-agents").write_text(f"#!/bin/sh\n{program}\n")
-    (inside / "python-agents").chmod(0o755)
-    manifest = BundleManifest(
-        name=recipe.name,
-        version=recipe.version,
-        packages=(),
-        programs=("python-agents",),
-        sha256=digest(inside.parent),
-        machine="any",
-    )
-    (inside.parent / MANIFEST).write_text(manifest.model_dump_json())
-    return manifest
 
 
 async def test_the_hash_of_a_programs_bundle_is_in_the_campaigns_record(

@@ -14,17 +14,16 @@ from urllib.parse import urlsplit
 
 from temporalio.client import Client
 
+from cli.operations.checks.agent_items import asked_items, bundle_items, context_items
 from cli.operations.checks.checklist_item import Item, State
 from cli.operations.checks.judge_engine_item import judge_engine_item
 from cli.operations.checks.memory_item import memory_here, memory_item
 from cli.operations.checks.model_item import as_before, model_bytes, model_item
 from cli.operations.checks.named_parts import unusable
 from cli.operations.checks.sandboxes_here import backends_here, probe_here
-from cli.operations.checks.task_checks import check_agents
 from cli.operations.machine import fleet_extensions, local_engines
 from cli.operations.machine.gpus_here import gpus_here
 from cli.operations.machine.local_engines import EngineKind, Hardware
-from infra.bundles.store import BundleMissing, mounts_for
 from infra.db.database import Database
 from infra.db.nodes.clocks import clocks
 from infra.db.tasks import tasks, verifications
@@ -45,7 +44,6 @@ from mainspring.ids import (
     trainer_queue,
     waiting_trainer_queue,
 )
-from mainspring.programs.profiles.choice import check_context, context_warning
 from mainspring.status import PolicyApi, Unverified, Verification
 from mainspring.tasks.sandbox_choice import backend_name
 from mainspring.tasks.swe_task import SWE
@@ -92,7 +90,7 @@ async def of_this_machine(
             for name, url in local_engines.judge_engines(config)
         ],
         await _sandbox_item(config, settings),
-        *_bundle_items(config),
+        *bundle_items(config),
         _trainer_item(settings.ray_address),
         _gpu_item(config, hardware, settings.ray_address),
         _disk_item(config, settings.home),
@@ -181,7 +179,7 @@ async def _extension_items(config: CampaignConfig, client: Client, db: Database)
 async def of_the_tasks(config: CampaignConfig, db: Database | None) -> list[Item]:
     """Needs of a new campaign: room for its client; tasks in its splits, verified ones, none of
     which asks for another agent. Without `db` (Postgres is down) only what can be known."""
-    items = _context_items(config)
+    items = context_items(config)
     if config.tasks.source == BUNDLED:
         for split in config.splits:
             if not config.split_size(split):
@@ -227,10 +225,7 @@ async def of_the_tasks(config: CampaignConfig, db: Database | None) -> list[Item
         good = [
             id for id in listed_ids if used or id in others or by_task[id] is Verification.VERIFIED
         ]
-        try:
-            await check_agents(db, config, good)
-        except UsageError as error:
-            items.append(Item("agent", State.MISSING, error.message, error.remedy))
+        items += await asked_items(db, config, good)
     return items
 
 
@@ -315,32 +310,6 @@ async def _sandbox_item(config: CampaignConfig, settings: Settings) -> Item:
     if isinstance(needed, BackendUnavailable) and not works:
         return Item("sandbox", State.MISSING, needed.message, needed.remedy, True)
     return Item("sandbox", State.OK, f"works: {', '.join(works)}")
-
-
-def _bundle_items(config: CampaignConfig) -> list[Item]:
-    """The client's bundle, where the agent is one; a name that is unknown is told elsewhere."""
-    try:
-        mounts = mounts_for(config.agent)
-    except BundleMissing as missing:
-        return [Item("client", State.MISSING, missing.message, missing.remedy)]
-    except UsageError:
-        return []
-    return [Item("client", State.OK, str(folder)) for folder in mounts.values()]
-
-
-def _context_items(config: CampaignConfig) -> list[Item]:
-    """Whether the context is too small for the client; nothing of agents that are none."""
-    try:
-        narrow = context_warning(config.agent, config.policy)
-    except UsageError:  # of its options: told with the agent
-        return []
-    if narrow is None:
-        return []
-    try:
-        check_context(config.agent, config.policy)
-    except UsageError as error:
-        return [Item("context", State.MISSING, error.message, error.remedy)]
-    return [Item("context", State.WARNING, *narrow)]
 
 
 def _trainer_item(ray_address: str) -> Item:

@@ -91,7 +91,7 @@ def _check_chat(directory: Path, config: CampaignConfig) -> None:
     tokenizer = ChatTokenizer(directory)
     for variables in _variables(config):
         tokenizer = tokenizer.under(variables)
-        if config.agent.kind in ("bash", BUNDLED):
+        if any(agent.kind in ("bash", BUNDLED) for agent in config.agent_sections.values()):
             tokenizer.prompt_ids("system", "task")
         tokenizer.next_prompt_ids("output", closed=True)
 

@@ -11,7 +11,7 @@ from infra.harbor.checking import check_harbor
 from infra.judges.judge import JUDGES
 from infra.sandbox.backends import BACKENDS
 from infra.tracking.choice import check_tracking
-from mainspring.agents.choice import check_agents
+from mainspring.agents.choice import check_agents, naming
 from mainspring.algorithms.choice import check_algorithms
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
@@ -62,4 +62,6 @@ def _checks(config: AnyRun) -> Iterator[tuple[str, Callable[[], None]]]:
 
 def _check_agents(config: RunConfig) -> None:
     check_agents(config)
-    check_harbor(config.agent)
+    for section, agent in config.agent_sections.items():
+        with naming(section):
+            check_harbor(agent)

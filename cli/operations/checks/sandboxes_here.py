@@ -43,10 +43,11 @@ async def _probed(names: Sequence[str]) -> Backends:
         return await available_backends(Path(nowhere) / "sandboxes", names=names)
 
 
-def require_bundle(config: RunConfig) -> None:
-    """Raises BundleMissing when its client is not installed here."""
+def require_bundles(config: RunConfig) -> None:
+    """Raises BundleMissing when a client that may play is not installed here."""
     if isinstance(config, CampaignConfig | EvaluationConfig):
-        mounts_for(config.agent)
+        for agent in config.agent_sections.values():
+            mounts_for(agent)
 
 
 async def require_backends(

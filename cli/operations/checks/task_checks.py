@@ -3,54 +3,72 @@
 Invariant: no task silently gets another agent, environment or backend than it asks for.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from infra.db.database import Database
 from infra.db.tasks import selections, tasks
+from infra.db.tasks.selections import AskedFor
 from mainspring.agents.asking import check_asking
-from mainspring.agents.choice import AGENTS, agent_config, agent_for, allowed
+from mainspring.agents.choice import (
+    agent_config,
+    agent_for,
+    allowed,
+    check_agents,
+    check_contexts,
+    with_asked,
+)
 from mainspring.agents.tools.acting import ACT
 from mainspring.agents.tools.choice import OF_A_SHELL, tools_of
 from mainspring.config.agents.environments import EnvironmentConfig
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.registry import is_path
 from mainspring.config.run import RunConfig
-from mainspring.environments.choice import environment_of, is_world
+from mainspring.environments.choice import check_world
 from mainspring.environments.families import form_of, number_of
 from mainspring.errors import ConfigError, UsageError
 from mainspring.ids import TaskId
-from mainspring.programs.profiles.choice import (
-    PROFILES,
-    check_context,
-    is_program,
-    remote_profile,
-)
+from mainspring.programs.profiles.choice import is_program, remote_profile
+from mainspring.rewards.judges import check_judges
 from mainspring.tasks.any_task import AnyTask
 from mainspring.tasks.own_task import OwnTask
 from mainspring.tasks.sandbox_choice import BWRAP
 from mainspring.tasks.swe_task import SWE
 
+R = TypeVar("R", bound=RunConfig)
 
-async def check_tasks(db: Database, config: RunConfig, used: Sequence[TaskId]) -> None:
-    """Raises UsageError for an agent or an environment that does not exist, or could not play."""
-    check_context(config.agent, config.policy)
-    await check_agents(db, config, used)
+
+async def check_tasks(db: Database, config: R, used: Sequence[TaskId]) -> R:
+    """The run as it is played (`as_played`). Raises UsageError for an agent or an environment that
+    does not exist, or could not play."""
+    config = await check_asked(db, config, used)
+    check_contexts(config)
     await _check_tools(db, config, used)
-    if remote := remote_profile(config.agent):
-        await _check_for_outside(db, config, used, takes_rewards=remote.takes_rewards)
-        return
-    for kind, members in (await selections.kinds(db, used)).items():
-        environment_of(config, kind)
-        if kind != SWE and is_program(config.agent) and not is_world(config, kind):
+    hiding = {each.agent: each for each in await selections.with_hidden_past(db, used)}
+    for group in await selections.asked_for(db, used):
+        task = await tasks.get_task(db, group.example)
+        agent = agent_config(config, task)
+        if remote := remote_profile(agent):
+            _check_for_outside(config, group, hiding, takes_rewards=remote.takes_rewards)
+            continue
+        try:
+            check_world(config, task)
+        except ConfigError as error:
             raise UsageError(
-                f"run {config.name}: {members.num_tasks} tasks are of the kind {kind!r}, the first "
-                f"is {members.example}; the program {config.agent.kind!r} needs a sandbox",
-                remedy=f"choose tasks of the kind {SWE!r}, or an agent",
-            )
-        if kind != SWE or is_path(config.agent.kind):
-            # The agent must know what to ask the policy about such a task.
-            example = await tasks.get_task(db, members.example)
-            check_asking(agent_for(config, example), example)
-            check_service(config, example)
+                f"run {config.name}: {_told(group)}; {error.message}", remedy=error.remedy
+            ) from error
+        # The agent must know what to ask the policy about such a task.
+        if not is_program(agent) and (group.kind != SWE or is_path(agent.kind)):
+            check_asking(agent_for(config, task), task)
+            check_service(config, task)
+    return config
+
+
+def _told(group: AskedFor) -> str:
+    asks = "" if group.agent is None else f" and ask for the agent {group.agent!r}"
+    number = f"{group.num_tasks} tasks are of the kind {group.kind!r}{asks}"
+    return f"{number}, the first is {group.example}"
 
 
 def check_service(config: RunConfig, task: AnyTask) -> None:
@@ -77,32 +95,55 @@ def check_service(config: RunConfig, task: AnyTask) -> None:
         )
 
 
-async def check_agents(db: Database, config: RunConfig, used: Sequence[TaskId]) -> None:
-    """Raises UsageError for a task that asks for another agent than one that would play it."""
-    agent = config.agent
-    if agent.override:
-        return
-    asks = await selections.asks_for_agent(db, used, allowed(config))
-    if asks is None:
-        return
-    number = "no other does" if asks.num_tasks == 1 else f"{asks.num_tasks} tasks do the like"
-    anyway = f"set agent.override = true to play them with {agent.kind!r} all the same"
-    again = "import the rows again without agent_name"
-    if asks.agent in AGENTS:
-        clause = f"and agent.kind = {agent.kind!r} is a program, which plays every task"
-        remedy = f"leave agent.kind out, {anyway}, or {again}"
-    elif asks.agent in PROFILES:
-        clause = f"a program, and agent.kind is {agent.kind!r}"
-        remedy = f"set agent.kind = {asks.agent!r}, {anyway}, or {again}"
-    else:
-        clause = "which does not exist"
-        remedy = (
-            f"the agents are {', '.join(allowed(config))}: change agent_name, {anyway}, or {again}"
+async def check_asked(db: Database, config: R, used: Sequence[TaskId]) -> R:
+    """The run as it is played (`as_played`). Raises UsageError for tasks that ask for an agent
+    which does not exist, or cannot play in this run."""
+    if config.agent.override:
+        return config
+    groups = [each for each in await selections.asked_for(db, used) if each.agent is not None]
+    known = allowed(config)
+    if unknown := [each for each in groups if each.agent not in known]:
+        first, number = unknown[0], sum(each.num_tasks for each in unknown)
+        others = "no other does" if number == 1 else f"{number} tasks do the like"
+        raise UsageError(
+            f"{_asks(config, first)}, which does not exist; {others}",
+            remedy=f"the agents are {', '.join(known)}: change agent_name, {_anyway(config)}, or "
+            "import the rows again without agent_name",
         )
-    raise UsageError(
-        f"run {config.name}: task {asks.task} asks for the agent {asks.agent!r} (agent_name), "
-        f"{clause}; {number}",
-        remedy=remedy,
+    for each in groups:
+        whole = with_asked(config, [each.agent or ""])
+        if whole is config:  # it has a section, which was asked for all of this before
+            continue
+        try:
+            check_agents(whole)
+            check_judges(whole)
+            check_contexts(whole)
+        except ConfigError as error:
+            raise UsageError(
+                f"{_asks(config, each)}: {error.message}",
+                remedy=f"{error.remedy}; or {_anyway(config)}",
+            ) from error
+        if isinstance(whole, CampaignConfig) and (sentence := whole.not_reproducible()):
+            raise UsageError(f"{_asks(config, each)}: {sentence}", remedy=_anyway(config))
+    return _with_groups(config, groups)
+
+
+async def as_played(db: Database, config: R) -> R:
+    """A run whose tasks are stored, with a section for each agent that they ask for by its kind:
+    what is done for every section is done for these as well."""
+    if not isinstance(config, CampaignConfig | EvaluationConfig):
+        return config
+    used = [id for split in config.splits for id in await selections.task_ids(db, config, split)]
+    return _with_groups(config, await selections.asked_for(db, used))
+
+
+def _with_groups(config: R, groups: Sequence[AskedFor]) -> R:
+    return with_asked(config, dict.fromkeys(each.agent for each in groups if each.agent))
+
+
+def _asks(config: RunConfig, group: AskedFor) -> str:
+    return (
+        f"run {config.name}: task {group.example} asks for the agent {group.agent!r} (agent_name)"
     )
 
 
@@ -115,22 +156,30 @@ async def _check_tools(db: Database, config: RunConfig, used: Sequence[TaskId]) 
             raise UsageError(f"run {config.name}: {error.message}", remedy=error.remedy) from error
 
 
-async def _check_for_outside(
-    db: Database, config: RunConfig, used: Sequence[TaskId], *, takes_rewards: bool
+def _anyway(config: RunConfig) -> str:
+    return f"set agent.override = true to play them with {config.agent.kind!r} all the same"
+
+
+def _check_for_outside(
+    config: RunConfig,
+    group: AskedFor,
+    hiding: Mapping[str | None, AskedFor],
+    *,
+    takes_rewards: bool,
 ) -> None:
-    """Raises UsageError for tasks that an agent outside cannot play, or should not see."""
-    for kind, members in (await selections.kinds(db, used)).items():
-        if kind != SWE and not takes_rewards:
-            raise UsageError(
-                f"run {config.name}: {members.num_tasks} tasks are of the kind {kind!r}, the first "
-                f"is {members.example}; an agent outside has no patch for them",
-                remedy=f"choose tasks of the kind {SWE!r}, or set agent.options.rewards = true",
-            )
-    if hiding := await selections.with_hidden_past(db, used):
-        task, number = hiding
+    """Raises UsageError for tasks that an agent outside cannot play, or should not see. `hiding`:
+    those that hide something, by the agent that they ask for."""
+    if group.kind != SWE and not takes_rewards:
         raise UsageError(
-            f"run {config.name}: {number} tasks hide something in their sandbox (base_patch, "
-            f"hidden_files), the first is {task}; an agent outside would see it",
+            f"run {config.name}: {_told(group)}; an agent outside has no patch for them",
+            remedy=f"choose tasks of the kind {SWE!r}, or set agent.options.rewards = true",
+        )
+    hides = hiding.get(group.agent)
+    if group.kind == SWE and hides is not None:
+        raise UsageError(
+            f"run {config.name}: {hides.num_tasks} tasks hide something in their sandbox "
+            f"(base_patch, hidden_files), the first is {hides.example}; an agent outside would see "
+            "it",
             remedy="choose other tasks, or an agent that plays in the sandbox",
         )
 

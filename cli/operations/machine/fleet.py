@@ -23,7 +23,7 @@ from cli.operations.machine.forks import Forked, Forks
 from cli.operations.machine.frozen import LOOK_S, FrozenWatch, KeptProcess
 from cli.operations.machine.process_ends import LifeBegun, ProcessEnd
 from cli.operations.machine.spoken import spoken
-from mainspring.config.agents.agent import AgentConfig
+from mainspring.config.run import RunConfig
 from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import DatabaseError, WorkFailed
 from mainspring.programs.profiles.choice import is_program
@@ -181,9 +181,10 @@ def sandbox_member(settings: Settings, capacity: int) -> Member:
     return Member("sandbox", arguments, environment=ONE_THREAD, imports=WORKERS)
 
 
-def gateway_members(settings: Settings, agent: AgentConfig) -> list[Member]:
-    """One gateway where a program plays, and gateways elsewhere are not configured."""
-    if not is_program(agent) or settings.gateway_addresses:
+def gateway_members(settings: Settings, config: RunConfig) -> list[Member]:
+    """One gateway where a program may play, and gateways elsewhere are not configured."""
+    has_program = any(map(is_program, config.agent_sections.values()))
+    if not has_program or settings.gateway_addresses:
         return []
     arguments = ["worker", "gateway", "--home", str(settings.home)]
     return [Member("gateway", arguments, environment=ONE_THREAD)]

@@ -33,9 +33,14 @@ from temporalio.service import RPCError, RPCStatusCode
 from bundled.generator import Split, make_tasks
 from cli.operations.checks.named_parts import check_named
 from cli.operations.checks.pass_rate_checks import check_pass_rates, refuse_pass_rates
-from cli.operations.checks.sandboxes_here import require_backends, require_bundle
+from cli.operations.checks.sandboxes_here import require_backends, require_bundles
 from cli.operations.checks.services_here import require_services
-from cli.operations.checks.task_checks import check_backend_fits, check_can_be_verified, check_tasks
+from cli.operations.checks.task_checks import (
+    as_played,
+    check_backend_fits,
+    check_can_be_verified,
+    check_tasks,
+)
 from cli.operations.machine.fleet_extensions import pollers
 from infra.db.database import Database
 from infra.db.plans import run_plans
@@ -79,7 +84,7 @@ SPLITS: tuple[Split, ...] = ("train", "heldout", "heldout_templates")
 async def create(db: Database, config: Playing, here: Backends | None = None) -> CampaignId:
     """Store the campaign and its tasks. Raises UsageError when the name means another config, when
     there is nothing to do it with, or its reward cannot be computed; BackendUnavailable when a task
-    needs a sandbox backend that does not work `here`, and BundleMissing when its client is not
+    needs a sandbox backend that does not work `here`, and BundleMissing when a client is not
     (None: its nodes are elsewhere).
 
     The campaign's row comes last: a stored campaign has its tasks, whatever a later version of the
@@ -90,22 +95,23 @@ async def create(db: Database, config: Playing, here: Backends | None = None) ->
     if stored is not None:
         await campaigns.create(db, config)
         if here is not None and stored.status is not CampaignStatus.FINISHED:
-            require_bundle(config)
+            require_bundles(await as_played(db, config))
             await require_backends(db, config, await _used(db, stored), here)
         return campaign
     check_named(config)
     selected: list[Selected] = []
+    played: Playing = config
     match config:
         case CampaignConfig():
             _check_tokens(config)
             await check_pass_rates(db, config)
             selected = await _select(db, config, SPLITS)
             used = _ids(selected)
-            await check_tasks(db, config, used)
+            played = await check_tasks(db, config, used)
         case EvaluationConfig():
             selected = await _select(db, config, config.splits)
             used = _ids(selected)
-            await check_tasks(db, config, used)
+            played = await check_tasks(db, config, used)
         case VerificationConfig():
             selected = await _select(db, config, config.splits)
             used = _ids(selected)
@@ -116,7 +122,7 @@ async def create(db: Database, config: Playing, here: Backends | None = None) ->
             assert_never(config)
     await check_backend_fits(db, config, used)
     if here is not None:
-        require_bundle(config)
+        require_bundles(played)
         await require_backends(db, config, used, here)
         await require_services(db, config, used)
     await campaigns.create(db, config, selected)

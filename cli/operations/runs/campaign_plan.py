@@ -12,7 +12,7 @@ from typing import Any
 from bundled import shape as bundled_shape
 from cli.operations.checks.memory_item import memory_here
 from cli.operations.machine.gpus_here import GpusHere, gpus_here
-from mainspring.agents.choice import check_agents
+from mainspring.agents.choice import check_agents, check_contexts, narrow_contexts
 from mainspring.algorithms.choice import check_device
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.files.layers import NONE, Overrides
@@ -27,7 +27,6 @@ from mainspring.planning.assumptions import Given
 from mainspring.planning.changes import Change, changes_that_fit
 from mainspring.planning.model_shape import ModelShape, read_shape, shape_of
 from mainspring.planning.plan import MemoryPlan, plan_of
-from mainspring.programs.profiles.choice import check_context, context_warning
 from mainspring.status import PolicyApi
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -58,7 +57,7 @@ def plan_campaign(
     config = load_campaign(file, overrides=overrides)
     check_agents(config)
     check_device(config.trainer)
-    check_context(config.agent, config.policy)
+    check_contexts(config)
     if model is not None:
         policy = config.policy.model_copy(update={"model": str(model)})
         config = config.model_copy(update={"policy": policy})
@@ -70,8 +69,7 @@ def plan_campaign(
         given = replace(given, gpu_name=seen.name)
     plan = plan_of(config, shape, given)
     notes += _host_notes(plan)
-    if narrow := context_warning(config.agent, config.policy):
-        notes.append("; ".join(narrow))
+    notes += ["; ".join(narrow) for narrow in narrow_contexts(config)]
     gpu_bytes, source = _gpu_bytes(gpu_memory_gb, seen) if on_gpus else (None, "")
     changes: list[Change] = []
     if gpu_bytes is not None and plan.lacks_bytes(gpu_bytes):

@@ -18,6 +18,7 @@ from temporalio.service import RPCError
 from cli.operations.checks import checklist
 from cli.operations.checks.checklist_item import Item, State
 from cli.operations.checks.sandboxes_here import backends_here
+from cli.operations.checks.task_checks import as_played
 from cli.operations.machine import local_engines
 from cli.operations.machine.cancelled_by import resumed_by
 from cli.operations.machine.embedded_stack import ServiceState, status, up
@@ -213,7 +214,7 @@ async def _run(
         client,
         campaign,
         [
-            *members(settings, config, engines, hardware),
+            *members(settings, await as_played(db, config), engines, hardware),
             *local_engines.judge_members(settings, config, of_judges, hardware),
         ],
         settings,
@@ -283,13 +284,13 @@ def members(
     hardware: Hardware | None = None,
 ) -> list[Member]:
     """One of each worker, on CPUs with a standby of the trainer, and an engine for each of
-    `engines` (default: all of the campaign)."""
+    `engines` (default: all of the campaign). `config`: with a section for each agent that plays."""
     hardware = hardware or this_machine()
     urls = config.policy.engines if engines is None else engines
     return [
         rollout_member(settings),
         sandbox_member(settings, capacity(config)),
-        *gateway_members(settings, config.agent),
+        *gateway_members(settings, config),
         *_trainers(settings, config, hardware),
         *local_engines.engine_members(settings, config, urls, hardware),
     ]

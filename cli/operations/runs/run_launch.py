@@ -17,6 +17,7 @@ from temporalio.client import Client
 
 from cli.operations.checks.named_parts import check_named
 from cli.operations.checks.sandboxes_here import backends_here
+from cli.operations.checks.task_checks import as_played
 from cli.operations.machine import fleet_extensions
 from cli.operations.machine.cancelled_by import resumed_by
 from cli.operations.machine.embedded_stack import up
@@ -41,6 +42,7 @@ from infra.log_setup import set_up
 from infra.policy.model.tokenizer import ChatTokenizer
 from infra.policy.replies.openai import OpenAIClient
 from infra.temporal.connection import connect
+from mainspring.agents.choice import narrow_contexts
 from mainspring.config.any_run import Measurement, concurrency_of
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluations.evaluation import EvaluationConfig
@@ -51,7 +53,6 @@ from mainspring.config.settings import Settings, configured_settings, load_setti
 from mainspring.config.sft import SftConfig
 from mainspring.errors import EngineError, UsageError
 from mainspring.ids import NodeId, campaign_id
-from mainspring.programs.profiles.choice import context_warning
 from mainspring.status import CampaignStatus, PolicyApi
 from node.lock import NodeLock
 
@@ -95,7 +96,7 @@ class Conductor:
         campaign = await launch.create(self.db, config, here)
         if left_out := await launch.left_out(self.db, campaign):
             self.say(left_out)
-        if asks_policy and (narrow := context_warning(config.agent, config.policy)):
+        for narrow in narrow_contexts(config) if asks_policy else ():
             self.say("; ".join(narrow))
         if asks_policy and (idle := config.policy.sampling.idle_at(config.policy.temperature)):
             self.say(f"policy.sampling.{idle}")
@@ -103,7 +104,7 @@ class Conductor:
         if record.status is CampaignStatus.FINISHED:
             return record
         self.say(f"{record.kind} {campaign}")
-        members = self._members(config)
+        members = self._members(await as_played(self.db, config))
         with Supervisor(self.settings.home, campaign).noted() if members else nullcontext():
             record = await run_to_end(
                 self.db,
@@ -158,7 +159,7 @@ class Conductor:
             rollout_member(self.settings),
             sandbox_member(self.settings, config.concurrency),
             *(
-                gateway_members(self.settings, config.agent)
+                gateway_members(self.settings, config)
                 if isinstance(config, EvaluationConfig)
                 else []
             ),

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from cli.operations.checks.task_checks import as_played
 from infra import gateway_addresses
 from infra.db.database import Database
 from infra.db.naming import campaign_named
@@ -16,9 +17,11 @@ from mainspring.programs.profiles.choice import is_remote
 async def make(db: Database, name: str) -> tuple[CampaignId, str]:
     """Raises UsageError when it has one, or offers no sessions."""
     record = await campaign_named(db, name)
-    if not isinstance(record.config, RunConfig) or not is_remote(record.config.agent):
+    config = record.config
+    played = await as_played(db, config) if isinstance(config, RunConfig) else None
+    if played is None or not any(map(is_remote, played.agent_sections.values())):
         raise UsageError(
-            f"{record.id} offers no sessions: its agent does not run elsewhere",
+            f"{record.id} offers no sessions: no agent of it runs elsewhere",
             remedy='set agent.kind = "remote" in a new run',
         )
     key = await campaign_keys.make(db, record.id)

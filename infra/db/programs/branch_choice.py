@@ -1,20 +1,28 @@
 """Which calls of programs are context only, and never trained.
 
-Invariant: a closed rollout gives the same at any time: its requests and its campaign's choice of
-branches do not change. Calls of other agents are all trained. Used where batches are read.
+Invariant: a closed rollout gives the same at any time: its requests, its task and the choice of
+branches of its agent do not change. Calls of other agents are all trained. Used where batches are
+read.
 """
 
 from collections import defaultdict
 from collections.abc import Sequence
 
-from sqlalchemy import func, or_, select, tuple_
+from sqlalchemy import case, func, or_, select, tuple_
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from infra.db.tables.models import CampaignRow, RolloutRow
+from infra.db.tables.models import CampaignRow, RolloutRow, TaskRow
 from infra.db.tables.program_rows import ModelRequestRow, ProgramLifeRow
 
-_TRAINED = CampaignRow.config["agent"]["train"]
-"""A JSON list of BranchKinds."""
+_AGENT, _AGENTS = CampaignRow.config["agent"], CampaignRow.config["agents"]
+_OF_SECTION = _AGENTS.op("->", return_type=JSONB)(TaskRow.spec["agent_name"].astext)["train"]
+_TRAINED = case(
+    (_AGENT["override"].astext == "true", _AGENT["train"]),
+    else_=func.coalesce(_OF_SECTION, _AGENT["train"], type_=JSONB),
+)
+"""A JSON list of BranchKinds: of the section whose agent plays the task. One that has no section
+has the choice of [agent], as it has its limits."""
 
 
 async def untrained(
@@ -35,6 +43,7 @@ async def untrained(
         select(ModelRequestRow.rollout_id, ModelRequestRow.number)
         .join(RolloutRow, RolloutRow.id == ModelRequestRow.rollout_id)
         .join(CampaignRow, CampaignRow.id == RolloutRow.campaign_id)
+        .join(TaskRow, TaskRow.id == RolloutRow.task_id)
         .where(
             tuple_(ModelRequestRow.rollout_id, ModelRequestRow.epoch).in_(page),
             or_(

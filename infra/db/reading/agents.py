@@ -13,7 +13,6 @@ from infra.db.tables.models import RolloutRow, TaskRow
 from infra.db.tables.rollout_ends import DONE, RESOLVED, SCORED
 from mainspring.config.run import RunConfig
 from mainspring.ids import CampaignId
-from mainspring.programs.profiles.choice import is_program
 from mainspring.status import Player
 
 
@@ -31,11 +30,11 @@ class AgentFigures:
 async def by_agent(
     connection: AsyncConnection, campaign: CampaignId, run: RunConfig
 ) -> tuple[AgentFigures, ...]:
-    """Gives figures of rollouts that a policy played, by agent; empty for a run whose agent plays
-    every task."""
-    if run.agent.override or is_program(run.agent):
+    """Gives figures of rollouts that a policy played, by agent: a section's name or a kind; empty
+    for a run whose agent plays every task."""
+    if run.agent.override:
         return ()
-    name = func.coalesce(TaskRow.spec["agent_name"].astext, run.agent.kind)
+    name = func.coalesce(func.nullif(TaskRow.spec["agent_name"].astext, ""), run.agent.kind)
     rows = await connection.execute(
         select(
             name,

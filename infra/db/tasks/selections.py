@@ -44,6 +44,7 @@ from mainspring.tasks.swe_task import SWE
 OverTasks = CampaignConfig | EvaluationConfig | VerificationConfig
 """Runs that go over tasks; a regrade goes over patches."""
 _ALL_POSITIONS = 2**31 - 1
+_AGENT_NAME = func.nullif(TaskRow.spec["agent_name"].astext, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,28 +58,28 @@ class Selected:
 
 
 @dataclass(frozen=True, slots=True)
-class Asks:
-    """A task that asks for an agent (`agent_name` of its row)."""
+class AskedFor:
+    """Tasks of one kind that ask for the same agent (`agent_name` of their rows)."""
 
-    task: TaskId
-    agent: str
+    kind: str
+    agent: str | None
+    """None: they ask for none."""
     num_tasks: int
-    """That ask for an agent which would not play them, this one among them."""
+    example: TaskId
 
 
-async def asks_for_agent(
-    db: Database, ids: Sequence[TaskId], allowed: Sequence[str]
-) -> Asks | None:
-    """The first of these tasks that asks for an agent which is not `allowed`; None: none does."""
-    name = TaskRow.spec["agent_name"].astext
-    asks = select(TaskRow.id, name).where(
-        TaskRow.id == any_(literal(list(ids), ARRAY(Text))),
-        name.is_not(None),
-        name.not_in(["", *allowed]),
+async def asked_for(db: Database, ids: Sequence[TaskId]) -> list[AskedFor]:
+    """These tasks by kind and by the agent that they ask for."""
+    kind, name = tasks.KIND.label("kind"), _AGENT_NAME.label("name")
+    counted = (
+        select(kind, name, func.count(), func.min(TaskRow.id))
+        .where(TaskRow.id == any_(literal(list(ids), ARRAY(Text))))
+        .group_by(kind, name)
+        .order_by(kind, name.nulls_first())
     )
     async with db.transaction() as connection:
-        rows = (await connection.execute(asks.order_by(TaskRow.id))).all()
-    return Asks(TaskId(rows[0][0]), rows[0][1], len(rows)) if rows else None
+        rows = await connection.execute(counted)
+        return [AskedFor(kind, name, number, TaskId(first)) for kind, name, number, first in rows]
 
 
 async def with_tools(db: Database, ids: Sequence[TaskId]) -> list[TaskId]:
@@ -117,16 +118,21 @@ async def kinds(db: Database, ids: Sequence[TaskId]) -> dict[str, OfKind]:
         return {kind: OfKind(number, TaskId(example)) for kind, number, example in rows}
 
 
-async def with_hidden_past(db: Database, ids: Sequence[TaskId]) -> tuple[TaskId, int] | None:
-    """A task whose sandbox hides what its image or its patch would tell, and how many there are."""
+async def with_hidden_past(db: Database, ids: Sequence[TaskId]) -> list[AskedFor]:
+    """Tasks whose sandbox hides what its image or its patch would tell, by the agent that they ask
+    for."""
     base_patch, hidden = TaskRow.spec["base_patch"].astext, TaskRow.spec["hidden_files"].astext
-    statement = select(func.min(TaskRow.id), func.count()).where(
-        TaskRow.id == any_(literal(list(ids), ARRAY(Text))),
-        or_(func.coalesce(base_patch, "") != "", func.coalesce(hidden, "[]") != "[]"),
+    statement = (
+        select(_AGENT_NAME.label("name"), func.count(), func.min(TaskRow.id))
+        .where(
+            TaskRow.id == any_(literal(list(ids), ARRAY(Text))),
+            or_(func.coalesce(base_patch, "") != "", func.coalesce(hidden, "[]") != "[]"),
+        )
+        .group_by("name")
     )
     async with db.statement() as connection:
-        example, number = (await connection.execute(statement)).one()
-    return (TaskId(example), number) if number else None
+        rows = await connection.execute(statement)
+        return [AskedFor(SWE, name, number, TaskId(first)) for name, number, first in rows]
 
 
 async def num_with_image(db: Database, ids: Sequence[TaskId]) -> int:

@@ -88,8 +88,8 @@ class AgentConfig(Section):
     itself in the sandbox and asks the policy over HTTP: the name of a client (docs/agents.md), or
     "command"; or "function", a Python function of your own; or "harbor", an agent class of that
     package; or "remote": agents that run elsewhere take its rollouts at a gateway. A task that asks
-    for an agent (`agent_name`) is played by that one, a section [agents.NAME] or one of these
-    agents; a run whose kind is a program refuses it."""
+    for an agent (`agent_name`) is played by that one: a section [agents.NAME], or one of these
+    agents and programs by its name."""
     prompts: PromptsConfig = PromptsConfig()
     context: ContextConfig = ContextConfig()
     tools: tuple[str, ...] = Field(

@@ -2,7 +2,8 @@
 to.
 
 Owns the table of which setting belongs to which other. A part of one's own may read any setting of
-its section. Pure; imported by `pairs`, which has the other settings that mean nothing together.
+its section. Pure; imported by `pairs` and `agent_pairs`, which have the other settings that mean
+nothing together.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,14 +24,13 @@ from mainspring.config.trainer import TrainerConfig
 from mainspring.config.training.algorithm import Aggregation
 from mainspring.config.training.correction import NO_CORRECTION
 from mainspring.config.training.optimizer import OptimizerName
-from mainspring.programs.profiles.choice import is_program
 
 
 class Together(Protocol):
     """The sections of a campaign whose settings are compared."""
 
     @property
-    def agent(self) -> AgentConfig: ...
+    def agent_sections(self) -> Mapping[str, AgentConfig]: ...
 
     @property
     def curriculum(self) -> CurriculumConfig: ...
@@ -63,7 +63,7 @@ RATIO_LOSSES = ("clip", "dual_clip", "cispo", "gspo")
 def leftovers(config: Together) -> Iterator[str]:
     """A line for each group of settings that nothing reads."""
     yield from unused_judges(config.judges, config.reward)
-    trainer, agent = config.trainer, config.agent
+    trainer = config.trainer
     own_loss = ":" in trainer.loss
     own_advantage = ":" in trainer.advantage
     with_raft = trainer.advantage == "raft" or trainer.filter == "solved" or ":" in trainer.filter
@@ -167,21 +167,17 @@ def leftovers(config: Together) -> Iterator[str]:
             'tasks.source = "bundled"',
         ),
         ("tasks", config.tasks, ("unverified",), not is_bundled, "a task set of your own"),
-        (
-            "agent",
-            agent,
-            ("version", "train", "requests_per_minute", "parallel_requests"),
-            is_program(agent) or ":" in agent.kind,
-            "a program as agent.kind",
-        ),
     ):
-        changed = [name for name in names if _is_changed(model, name)]
-        if changed and not is_read:
-            yield f"{section}.{' and '.join(changed)} does nothing without {needed}: leave it out"
+        if not is_read:
+            yield from unread(section, model, names, needed)
 
 
-def _is_changed(section: BaseModel, name: str) -> bool:
-    return getattr(section, name) != type(section).model_fields[name].get_default()
+def unread(section: str, model: BaseModel, names: tuple[str, ...], needed: str) -> Iterator[str]:
+    """A line for those of the settings that are changed from their default."""
+    fields = type(model).model_fields
+    changed = [name for name in names if getattr(model, name) != fields[name].get_default()]
+    if changed:
+        yield f"{section}.{' and '.join(changed)} does nothing without {needed}: leave it out"
 
 
 def unused_judges(judges: Mapping[str, JudgeConfig], reward: RewardConfig) -> Iterator[str]:

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from mainspring.config.files.agent_pairs import of_agents
 from mainspring.config.files.leftovers import RATIO_LOSSES, Together, leftovers
 from mainspring.config.section import BUNDLED
 from mainspring.config.training.algorithm import Aggregation, Overlong
 from mainspring.config.training.correction import DEFAULT_BOUNDS, NO_CORRECTION
 from mainspring.config.training.kl import KlEstimator, KlPlace
 from mainspring.config.training.method_defaults import LORA_LR
-from mainspring.programs.profiles.choice import is_program
 
 GROUP_ADVANTAGES = ("grpo", "dr_grpo", "rloo", "reinforce_plus_plus_baseline", "step_wise")
 """Those by which a group of equal rewards has no advantage."""
@@ -44,7 +44,7 @@ def refusals(config: Together) -> list[str]:
 def warnings(config: Together) -> list[str]:
     """Warnings of what is not refused, in the order of the table."""
     sentences = (pair.text(config) for pair in WARNED if pair.when(config))
-    return [*sentences, *_idle(config), *leftovers(config)]
+    return [*sentences, *of_agents(config), *_idle(config), *leftovers(config)]
 
 
 def _bounds_leave_out_one(config: Together) -> bool:
@@ -280,17 +280,6 @@ WARNED: tuple[Pair, ...] = (
     ),
     Pair(
         lambda c: (
-            'trainer.overlong = "mask" with agent.step_limit = 1: a rollout that does not '
-            "end in its first turn is not trained on"
-        ),
-        lambda c: (
-            c.trainer.overlong is Overlong.MASK
-            and c.agent.step_limit == 1
-            and not is_program(c.agent)
-        ),
-    ),
-    Pair(
-        lambda c: (
             'trainer.overlong = "mask" with trainer.quorum: stragglers are cut off, and then '
             "not trained on"
         ),
@@ -349,23 +338,6 @@ WARNED: tuple[Pair, ...] = (
             "empty: nothing is kept"
         ),
         lambda c: c.trainer.keep_best and not c.evaluation.splits,
-    ),
-    Pair(
-        lambda c: (
-            f"agent.command_timeout_s = {c.agent.command_timeout_s:g} is more than "
-            f"rollout_timeout_s = {c.agent.rollout_timeout_s:g}, which ends a rollout before"
-        ),
-        lambda c: c.agent.command_timeout_s > c.agent.rollout_timeout_s,
-    ),
-    Pair(
-        lambda c: (
-            f"trainer.straggler_s = {c.trainer.straggler_s:g} is not below "
-            f"agent.rollout_timeout_s = {c.agent.rollout_timeout_s:g}: trainer.quorum shortens "
-            "nothing"
-        ),
-        lambda c: (
-            c.trainer.quorum is not None and c.trainer.straggler_s >= c.agent.rollout_timeout_s
-        ),
     ),
     Pair(
         lambda c: (

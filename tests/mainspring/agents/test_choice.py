@@ -4,12 +4,25 @@ import pytest
 
 from mainspring.agents.bash import BashAgent
 from mainspring.agents.bundled import BundledAgent
-from mainspring.agents.choice import agent_config, agent_for, allowed, check_agent, check_agents
+from mainspring.agents.choice import (
+    agent_config,
+    agent_for,
+    allowed,
+    check_agent,
+    check_agents,
+    check_contexts,
+    name_of_agent,
+    narrow_contexts,
+    outside_agent,
+    with_asked,
+)
 from mainspring.agents.conversation import ConversationAgent
+from mainspring.agents.program import ProgramAgent
 from mainspring.agents.protocol import FormatError
 from mainspring.agents.record import Record
 from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.agents.prompts import PromptsConfig
+from mainspring.config.policy import PolicyConfig
 from mainspring.config.run import RunConfig
 from mainspring.errors import ConfigError
 from mainspring.ids import TaskId
@@ -147,13 +160,77 @@ def test_the_texts_of_one_agent_are_not_those_of_another() -> None:
     assert other == "Fix the bug. Write a THOUGHT and one bash block."
 
 
+CODER = {"kind": "command", "options": {"command": "play"}, "step_limit": 9}
+
+
+def test_programs_and_agents_play_in_one_run() -> None:
+    given = run(AgentConfig(command_timeout_s=5), coder=CODER)
+    check_agents(given)
+    coder = agent_config(given, asking("coder"))
+    assert (coder.kind, coder.step_limit, coder.command_timeout_s) == ("command", 9, 5)
+    assert type(agent_for(given, asking("coder"))) is ProgramAgent
+    assert type(agent_for(given, TASK)) is BashAgent
+    assert name_of_agent(given, asking("coder")) == "coder"
+    # A program in [agent] is no reason to play every task with it.
+    other = run(AgentConfig.model_validate(CODER), short={"kind": "bundled"})
+    check_agents(other)
+    assert type(agent_for(other, asking("short"))) is BundledAgent
+    assert type(agent_for(other, asking("bash"))) is BashAgent
+    assert agent_config(other, asking("command")) is agent_config(other, TASK) is other.agent
+    override = run(AgentConfig(override=True), coder=CODER)
+    assert agent_config(override, asking("coder")) is override.agent
+    assert name_of_agent(override, asking("coder")) == "bash"
+    assert [*override.agent_sections] == ["agent"]
+
+
+def test_a_program_without_a_section_has_the_limits_of_the_run_and_no_one_elses_options() -> None:
+    given = run(AgentConfig.model_validate(CODER | {"version": "1", "requests_per_minute": 7}))
+    codex = agent_config(given, asking("codex"))
+    assert (codex.kind, codex.options, codex.version) == ("codex", {}, None)
+    assert (codex.step_limit, codex.requests_per_minute) == (9, 7)
+    whole = with_asked(given, ["codex", "command", "bash"])
+    assert [*whole.agent_sections] == ["agent", "agents.codex", "agents.bash"]
+    assert with_asked(given, ["command"]) is given
+
+
+def test_the_one_agent_outside_is_found_wherever_it_stands() -> None:
+    outside = {"kind": "remote", "options": {"lives": 2}}
+    assert outside_agent(run(outside=outside)) == AgentConfig.model_validate(outside)
+    asked = outside_agent(run(AgentConfig(step_limit=4)))  # rows may ask for it by its kind
+    assert asked is not None and (asked.kind, asked.step_limit) == ("remote", 4)
+    assert outside_agent(run(AgentConfig(override=True), outside=outside)) is None
+    with pytest.raises(ConfigError, match=r"agents\.outside\] and \[agents\.remote\] are both"):
+        check_agents(with_asked(run(outside=outside), ["remote"]))
+
+
+def test_the_limits_of_a_client_are_told_of_its_section() -> None:
+    given = run(coder={"kind": "claude-code"}).model_copy(
+        update={"policy": PolicyConfig(model="m", max_context=16_384)}
+    )
+    with pytest.raises(ConfigError, match="too small for 'claude-code'") as refused:
+        check_contexts(given)
+    assert "agents.coder.options.tools" in refused.value.remedy
+    [(told, remedy)] = narrow_contexts(given)
+    assert "claude-code" in told and "agents.coder.options.tools" in remedy
+
+
 @pytest.mark.parametrize(
     ("agent", "agents", "message"),
     [
         ({}, {"bash": {"kind": "bundled"}}, "'bash' is an agent of Mainspring"),
         ({}, {"codex": {"kind": "bash"}}, "'codex' is an agent of Mainspring"),
-        ({}, {"coder": {"kind": "codex"}}, "'codex' is a program, and programs play whole runs"),
-        ({"kind": "codex"}, {"b": {}}, "agent.kind = 'codex' is a program, which plays every task"),
+        ({}, {"claude-code": {"kind": "codex"}}, "'claude-code' is an agent of Mainspring"),
+        (
+            {},
+            {"coder": {"kind": "codex", "options": {"modell": "x"}}},
+            r"agents\.coder\.options of 'codex' has no modell",
+        ),
+        ({}, {"own": {"kind": "command"}}, r'agents\.own\.kind = "command" has no command'),
+        (
+            {"kind": "remote"},
+            {"out": {"kind": "remote", "options": {"lives": 2}}},
+            r"\[agent\] and \[agents\.out\] are both of the kind 'remote'",
+        ),
         ({}, {"b": {"kind": "nowhere"}}, "no agent is called 'nowhere'"),
         ({}, {"b": {"tool_parser": "none"}}, "tool_parser = 'none', and agent.tool_parser"),
         ({}, {"b": {"prompts": {"task": "{{ isue }}"}}}, "agents.b.prompts.task uses 'isue'"),

@@ -9,12 +9,15 @@ import pytest
 from mainspring.config.agents.environments import EnvironmentConfig, Family
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.files.reading import check_campaign, load_campaign, read_environments
-from mainspring.environments.choice import check_environments, environment_of
+from mainspring.environments.choice import check_environments, check_world, environment_of
 from mainspring.environments.families import FORMS, form_of
 from mainspring.errors import ConfigError
+from mainspring.ids import TaskId
+from mainspring.tasks.own_task import OwnTask
 
 URL = {"kind": "agentgym", "family": "textcraft", "url": "http://127.0.0.1:36001/"}
 GUESS = {"kind": "verifiers", "environment": "guess-v1"}
+TASK = OwnTask(id=TaskId("t"), kind="rooms", source="s", split="train", issue="Go.")
 COMMAND = ["python", "service.py", "{port}"]
 
 
@@ -77,7 +80,7 @@ def test_what_is_stored_is_read_again(section: Any) -> None:
     config = config_of(section)
     again = CampaignConfig.model_validate_json(config.model_dump_json(), context={"stored": True})
     assert again == config
-    found = environment_of(again, "rooms")
+    found = environment_of(again, TASK)
     assert isinstance(found, EnvironmentConfig)
     assert found.url == ("http://127.0.0.1:36001" if section is URL else "")
 
@@ -101,6 +104,30 @@ def test_verifiers_takes_longer_and_scores_what_is_left() -> None:
 def test_what_no_service_can_play_is_refused(kind: str, agent: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         check_environments(config_of(URL, kind, agent=agent))
+
+
+def test_a_service_may_stand_beside_a_program_that_plays_other_tasks() -> None:
+    config = config_of(URL, agent={"kind": "codex"}, agents={"player": {"kind": "react"}})
+    check_environments(config)
+    check_world(config, TASK.model_copy(update={"agent_name": "player"}))
+    with pytest.raises(ConfigError, match=r"service, in which the program 'codex' takes no"):
+        check_world(config, TASK)
+    both = {"agent": {"kind": "codex"}, "agents": {"c": {"kind": "claude-code"}}}
+    told = r"agent\.kind = 'codex' and agents\.c\.kind = 'claude-code' are programs, which take no"
+    with pytest.raises(ConfigError, match=told):
+        check_environments(config_of(URL, **both))
+
+
+def test_a_task_of_another_kind_is_no_program_s() -> None:
+    function = {"kind": "function", "options": {"function": "acting:play"}}
+    agents = {"plays": function, "client": {"kind": "codex"}}
+    config = CampaignConfig.model_validate(
+        {"name": "c", "policy": {"model": "/m"}, "agents": agents}
+    )
+    check_world(config, TASK.model_copy(update={"agent_name": "plays"}))
+    for name in (None, "client", "codex"):
+        with pytest.raises(ConfigError, match="no environment is named for tasks of the kind"):
+            check_world(config, TASK.model_copy(update={"agent_name": name}))
 
 
 def test_every_family_has_a_form() -> None:

@@ -114,6 +114,16 @@ LEFTOVERS: list[tuple[dict[str, Any], str]] = [
     ({"tasks": {"unverified": "use"}}, "tasks.unverified"),
     ({"agent": {"version": "1.0"}}, "agent.version"),
     ({"agent": {"requests_per_minute": 5}}, "agent.requests_per_minute"),
+    ({"agents": {"a": {"kind": "tools", "version": "1"}}}, "a program as agents.a.kind: leave"),
+]
+OF_SECTIONS = [
+    ({"a": {"step_limit": 1}}, {"overlong": "mask"}, "agents.a.step_limit = 1"),
+    ({"a": {"command_timeout_s": 9, "rollout_timeout_s": 8}}, {}, "agents.a.command_timeout_s = 9"),
+    (
+        {"a": {"rollout_timeout_s": 1900}},
+        {"quorum": 2, "straggler_s": 1950},
+        "agents.a.rollout_timeout_s = 1900",
+    ),
 ]
 
 
@@ -141,6 +151,25 @@ def test_a_pair_that_teaches_nothing_is_refused_and_spared_where_it_was_stored(
     assert any(told in line for line in refusals(read))
     again = CampaignConfig.model_validate(read.model_dump(mode="json"), context=STORED)
     assert again == read
+
+
+@pytest.mark.parametrize(("agents", "trainer", "told"), OF_SECTIONS)
+def test_a_warning_names_the_section_that_it_is_about(
+    agents: dict[str, Any], trainer: dict[str, Any], told: str
+) -> None:
+    raw = {"agents": agents, "trainer": trainer}
+    [found] = [
+        line for line in warnings(CampaignConfig.model_validate(merged(raw))) if told in line
+    ]
+    assert found
+    override = {**raw, "agent": {"override": True}}  # such a section plays nothing
+    assert told not in str(warnings(CampaignConfig.model_validate(merged(override))))
+
+
+def test_a_program_in_a_section_reads_what_programs_read() -> None:
+    agents = {"a": {"kind": "codex", "version": "1", "requests_per_minute": 5, "step_limit": 1}}
+    found = warnings(CampaignConfig.model_validate(merged({"agents": agents})))
+    assert "agents.a" not in str(found)
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,7 @@ def test_its_score_is_the_reward_unless_parts_are_named() -> None:
 
     agent = config_of(function="m:f")
     assert parts(agent=agent) == ["score"] == parts(agent=agent.model_dump())
+    assert parts(agents={"plays": agent}) == ["score"] == parts(agents={"p": agent.model_dump()})
     named = RewardConfig(parts=(RewardPart(name="outcome"),))
     assert parts(agent=agent, reward=named) == ["outcome"]
     assert parts(agent=AgentConfig()) == ["outcome"]
