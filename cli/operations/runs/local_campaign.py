@@ -61,7 +61,7 @@ MAX_SANDBOXES = 128
 
 @dataclass(frozen=True, slots=True)
 class CampaignOutcome:
-    summary: dict[str, object]
+    summary: dict[str, Any]
     report: Path
     temporal_ui: str
 
