@@ -21,7 +21,7 @@ class Useful:
 
     async def vote(self, prompt: str, rollout: RolloutId, number: int) -> str:
         issue, seen, command = prompt.split("\n=====\n")
-        return r"\boxed{1}" if is_useful(issue, seen.strip("\n"), command) else r"\boxed{-1}"
+        return "1" if is_useful(issue, seen.strip("\n"), command) else "0"
 
     async def aclose(self) -> None:
         pass

@@ -58,6 +58,7 @@ def rollout(printed: str = "", text: str = "Fix it.") -> Any:
         record=record,
         split="train",
         policy_version=0,
+        agent=None,
         task=SimpleNamespace(issue=text),
         patch=text,
         report=None,

@@ -173,6 +173,7 @@ def _evaluation(folder: Path) -> None:
     row = {"rollout": HOSTILE, "instance_id": HOSTILE, "masked": True, "error": HOSTILE}
     (folder / "results.jsonl").write_text(json.dumps({**row, "verdict": None, "resolved": False}))
     summary = {"campaign": "e", "kind": "eval", "scored": 0, "resolved": 0, "pass_at_k": [{}]}
+    summary["judge_warnings"] = [HOSTILE]
     summary |= {"errors": 1, "total": 1, "unfinished": 0, "avg_steps": 1.0, "avg_elapsed_s": 1.0}
     summary |= {"avg_prompt_tokens": 1, "avg_completion_tokens": 1, "avg_phase_s": {HOSTILE: 1.0}}
     summary |= {"verdicts": {HOSTILE: 1}, "stop_reasons": {HOSTILE: 1}, "suspicions": {HOSTILE: 1}}

@@ -23,6 +23,7 @@ from mainspring.programs.request import ToolSpec
 from mainspring.status import StopReason
 from mainspring.tasks.any_task import AnyTask
 from tests.processes import running
+from tests.waiting import until
 
 OWN_TOOL = Path(__file__).parents[2] / "examples" / "own-tool"
 HERE = __name__.rpartition(".")[2]
@@ -138,8 +139,7 @@ async def test_a_cancel_in_a_call_leaves_nothing(cluster: Cluster) -> None:
     cluster.policy.say = saying(call("ask", what="hang"))
     campaign, group, [rollout] = await cluster.make_rollouts(program=playing(f"{HERE}:Ask"))
     handle = await cluster.start(rollout, campaign, group)
-    while not _processes(rollout):
-        await asyncio.sleep(0.1)
+    await until(lambda: bool(_processes(rollout)))
     await handle.cancel()
     with pytest.raises(WorkflowFailureError):
         await handle.result()

@@ -16,7 +16,7 @@ from infra.functions.labelled import LABEL
 from infra.sources.protocol import ImportOptions
 from infra.sources.resolve import open_source
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.files.reading import read_run_file
+from mainspring.config.files.reading import read_layers
 from mainspring.ids import TaskId
 from mainspring.protocol.rollout import RolloutResult
 from mainspring.status import StopReason, Verdict
@@ -31,12 +31,12 @@ GUESSES = ("50", "0", str(SECRET))
 
 
 def section(**changed: Any) -> dict[str, Any]:
-    raw = read_run_file(EXAMPLE / "campaign.toml")["environments"]["guess"]
+    raw = read_layers(EXAMPLE / "campaign.toml").table["environments"]["guess"]
     return {**raw, "python": str(PRESENT), **changed}
 
 
 def config_of(**agent: Any) -> CampaignConfig:
-    raw = read_run_file(EXAMPLE / "campaign.toml")
+    raw = read_layers(EXAMPLE / "campaign.toml").table
     return CampaignConfig.model_validate(
         {
             "name": f"verifiers-{uuid.uuid4().hex[:8]}",

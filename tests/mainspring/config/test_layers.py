@@ -234,7 +234,7 @@ class Anything(BaseModel):
 SCALARS = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 )
-TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=9)
 
 
 @given(
@@ -243,11 +243,12 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
         st.recursive(
             SCALARS | TEXTS,
             lambda inside: (
-                st.lists(inside.filter(lambda each: each is not None))
-                | st.dictionaries(TEXTS, inside, min_size=1)
+                st.lists(inside.filter(lambda each: each is not None), max_size=3)
+                | st.dictionaries(TEXTS, inside, min_size=1, max_size=3)
             ),
-            max_leaves=8,
+            max_leaves=6,
         ),
+        max_size=3,
     )
 )
 def test_every_value_is_dumped_as_toml(value: dict[str, Any]) -> None:

@@ -55,6 +55,7 @@ def test_every_field_of_a_task_is_shown_or_hidden_on_purpose() -> None:
     hidden = {
         *("base_patch", "hidden_files", "tests", "test_patch", "judge", "gold_patch", "solution"),
         *("metadata", "test_timeout_s", "agent_name", "kind", "executables", "variables"),
+        "tools",
     }
     assert shown | hidden == set(SweTask.model_fields) and not shown & hidden
 
