@@ -50,6 +50,7 @@ class ToolProcess:
         self._label = label
         self._folder = folder
         self._one_call = asyncio.Lock()
+        self._is_cut_off = False
         self._running: AsyncExitStack | None = None
         self._ended: asyncio.Task[Any] | None = None
         self._asked: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -60,9 +61,14 @@ class ToolProcess:
         async with self._one_call:
             ended = self._ended or await self._start()
             said = asyncio.create_task(self._exchange(call))
-            await asyncio.wait(
-                (said, ended), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
-            )
+            try:
+                await asyncio.wait(
+                    (said, ended), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+                )
+            except asyncio.CancelledError:
+                said.cancel()
+                self._is_cut_off = True
+                raise
             if said.done():
                 return self._result(call.name, said.result())
             said.cancel()
@@ -76,9 +82,10 @@ class ToolProcess:
             return CommandResult(-1, b"", timed_out=True)
 
     async def release(self) -> None:
-        """Release the tools, then end the process."""
+        """Release the tools, then end the process. One whose call was cut off is ended as it is:
+        it would answer nothing."""
         async with self._one_call:
-            if self._ended is not None:
+            if self._ended is not None and not self._is_cut_off:
                 self._asked.put_nowait({})
                 await asyncio.wait((self._ended,), timeout=RELEASE_S)
             await self.close()

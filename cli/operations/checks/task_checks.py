@@ -67,6 +67,8 @@ async def check_tasks(db: Database, config: R, used: Sequence[TaskId]) -> R:
 
 def _told(group: AskedFor) -> str:
     asks = "" if group.agent is None else f" and ask for the agent {group.agent!r}"
+    if group.num_tasks == 1:
+        return f"task {group.example} is of the kind {group.kind!r}{asks.replace('ask', 'asks', 1)}"
     number = f"{group.num_tasks} tasks are of the kind {group.kind!r}{asks}"
     return f"{number}, the first is {group.example}"
 
@@ -104,9 +106,9 @@ async def check_asked(db: Database, config: R, used: Sequence[TaskId]) -> R:
     known = allowed(config)
     if unknown := [each for each in groups if each.agent not in known]:
         first, number = unknown[0], sum(each.num_tasks for each in unknown)
-        others = "no other does" if number == 1 else f"{number} tasks do the like"
+        others = "" if number == 1 else f"; {number} tasks ask for agents that do not exist"
         raise UsageError(
-            f"{_asks(config, first)}, which does not exist; {others}",
+            f"{_asks(config, first)}, which does not exist{others}",
             remedy=f"the agents are {', '.join(known)}: change agent_name, {_anyway(config)}, or "
             "import the rows again without agent_name",
         )
