@@ -45,19 +45,18 @@ def sft(
     from cli.operations.runs.stored_run import stored_here
     from cli.tables import Screen
     from cli.train.train import refuse_other_name, require_name
-    from mainspring.config.files.reading import check_sft, load_sft, named_after, read_sft_layers
+    from mainspring.config.files.reading import check_sft_layers, read_sft_layers
     from mainspring.config.sft import SftConfig
 
     if file is None:
         refuse_without_file(given, dump, "sft")
         config = asyncio.run(stored_here(home, require_name(name, "sft"), SftConfig))
     else:
-        above = overrides(given)
+        layers = read_sft_layers(file, overrides(given))
+        checked = check_sft_layers(layers, file)
         if dump:
-            layers = read_sft_layers(file, above)
-            checked = check_sft(layers.table, str(file), named_after(layers, file))
             return print_dump(checked, layers.origins, as_json=as_json)
-        config = load_sft(file, above)
+        config = checked.config()
         refuse_other_name(name, config.name, file)
     console = Screen(stderr=True)
 

@@ -105,11 +105,10 @@ def quickstart(
 
 def dump_campaign(file: Path, given: list[str] | None, *, as_json: bool = False) -> None:
     from mainspring.config.files.presets import with_preset
-    from mainspring.config.files.reading import load_campaign, read_layers
+    from mainspring.config.files.reading import check_layers, read_layers
 
-    above = overrides(given)
-    config = load_campaign(file, tell, above)
-    print_dump(config, with_preset(read_layers(file, above)), as_json=as_json)
+    layers = read_layers(file, overrides(given))
+    print_dump(check_layers(layers, file, tell), with_preset(layers), as_json=as_json)
 
 
 def require_name(name: str | None, command: str) -> str:

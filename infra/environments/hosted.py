@@ -62,7 +62,7 @@ class Environments:
         paths = python_tools(agent.tools) if plays and not is_program(agent) else {}
         if not paths:
             return environment
-        return Tooled(environment, paths, self.services.folder)
+        return Tooled(environment, paths, agent.tool_variables, self.services.folder)
 
     def _plain(self, config: RunConfig, task: AnyTask) -> PlainHosted:
         name = environment_of(config, task)

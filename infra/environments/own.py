@@ -18,6 +18,7 @@ import structlog
 
 from infra.sandbox.model_port import Gateways
 from infra.sandbox.protocol import SandboxBackend
+from infra.sandbox.run_once import RunOnce
 from mainspring.environments.protocol import (
     CommandResult,
     EnvironmentBroken,
@@ -46,15 +47,10 @@ class OwnWorld:
         self._name = name
         self._world = world
         self._output_bytes = output_bytes
-        self._steps: dict[str, asyncio.Task[CommandResult]] = {}
+        self._steps = RunOnce()
 
     async def step(self, step_id: str, command: str, timeout_s: float) -> CommandResult:
-        if step_id not in self._steps:
-            task = asyncio.create_task(self._step(step_id, command, timeout_s))
-            # The caller may be cancelled: the step is taken, and its error counts as retrieved.
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
-            self._steps[step_id] = task
-        return await asyncio.shield(self._steps[step_id])
+        return await self._steps.result(step_id, partial(self._step, step_id, command, timeout_s))
 
     async def finish(self) -> Finished:
         return await _answer(self._name, "finish", self._world.finish, Finished)
@@ -85,8 +81,7 @@ class OwnWorld:
         """It lives as long as this process."""
 
     async def close(self) -> None:
-        for task in self._steps.values():
-            task.cancel()
+        self._steps.cancel()
         try:
             async with asyncio.timeout(CLOSE_S):
                 await _answer(self._name, "close", self._world.close, type(None))

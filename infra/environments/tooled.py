@@ -5,10 +5,10 @@ ends with the node's process, so such a world is never taken over or restored fr
 opened anew, and all recorded steps are taken again. Wraps the worlds of every environment.
 """
 
-import asyncio
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from infra.functions.labelled import label_of
 from infra.functions.tool_process import ToolProcess, ToolSet
 from infra.sandbox.model_port import Gateways
 from infra.sandbox.protocol import SandboxBackend
-from mainspring.agents.choice import agent_config
+from infra.sandbox.run_once import RunOnce
 from mainspring.agents.tools.python import called_in
 from mainspring.environments.protocol import CommandResult, Finished, Judged, Place, WorldLost
 from mainspring.programs.request import ToolCall
@@ -42,7 +42,7 @@ class ToolWorld:
         self._world = world
         self._tools = tools
         self._names = names
-        self._calls: dict[str, asyncio.Task[CommandResult]] = {}
+        self._calls = RunOnce()
 
     @property
     def backend(self) -> str:
@@ -52,12 +52,7 @@ class ToolWorld:
         call = called_in(command)
         if call is None or call.name not in self._names:
             return await self._world.step(step_id, command, timeout_s)
-        if step_id not in self._calls:
-            task = asyncio.create_task(self._called(call, timeout_s))
-            # The caller may be cancelled: the call is made, and its error counts as retrieved.
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
-            self._calls[step_id] = task
-        return await asyncio.shield(self._calls[step_id])
+        return await self._calls.result(step_id, partial(self._called, call, timeout_s))
 
     async def _called(self, call: ToolCall, timeout_s: float) -> CommandResult:
         began = time.monotonic()
@@ -86,8 +81,7 @@ class ToolWorld:
         await self._world.ping()
 
     async def close(self) -> None:
-        for task in self._calls.values():
-            task.cancel()
+        self._calls.cancel()
         try:
             await self._tools.release()
         finally:
@@ -97,11 +91,18 @@ class ToolWorld:
 class Tooled:
     """Implements `Hosted` around the environment of a task whose agent has tools in Python."""
 
-    def __init__(self, environment: PlainHosted, paths: Mapping[str, str], folder: Path) -> None:
-        """`paths`: the tools by name; `folder`: of this node alone, which also labels what it
-        starts."""
+    def __init__(
+        self,
+        environment: PlainHosted,
+        paths: Mapping[str, str],
+        variables: Sequence[str],
+        folder: Path,
+    ) -> None:
+        """`paths`, `variables`: see ToolSet; `folder`: of this node alone, which also labels what
+        it starts."""
         self._environment = environment
         self._paths = paths
+        self._variables = variables
         self._folder = folder
 
     async def open(self, task: AnyTask, place: Place) -> ToolWorld:
@@ -111,7 +112,7 @@ class Tooled:
             task=task,
             rollout=place.rollout,
             paths=self._paths,
-            variables=agent_config(config, task).tool_variables,
+            variables=self._variables,
             memory_mb=config.sandbox.memory_mb,
             output_bytes=config.sandbox.output_bytes,
         )

@@ -12,6 +12,7 @@ import hashlib
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
@@ -28,6 +29,7 @@ from infra.sandbox.protocol import (
     SandboxSpec,
     SnapshotUnfit,
 )
+from infra.sandbox.run_once import RunOnce
 from infra.sandbox.shell.channel import (
     CHANNEL_BYTES,
     CommandAnswer,
@@ -105,7 +107,7 @@ class LiveSandbox:
         self._egress: Egress | None = None
         self._model_port: ModelPort | None = None
         self._one_opens = asyncio.Lock()
-        self._turns: dict[str, asyncio.Task[CommandResult]] = {}
+        self._turns = RunOnce()
         self._one_command = asyncio.Lock()
         self._running: str | None = None
         self._interrupting = asyncio.Lock()
@@ -118,13 +120,8 @@ class LiveSandbox:
         return self._spec.id
 
     async def run(self, turn_id: str, command: str, timeout_s: float) -> CommandResult:
-        task = self._turns.get(turn_id)
-        if task is None:
-            task = asyncio.create_task(self._run_once(turn_id, command, timeout_s))
-            # The caller may be cancelled: the command runs on, and its error counts as retrieved.
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
-            self._turns[turn_id] = task
-        return await asyncio.shield(task)
+        run = partial(self._run_once, turn_id, command, timeout_s)
+        return await self._turns.result(turn_id, run)
 
     async def stop(self, turn_id: str) -> None:
         while (busy := self._busy_with(turn_id)) is not None:
@@ -140,7 +137,7 @@ class LiveSandbox:
         only one that may be stopped, so it is taken for that."""
         if self._rejoining is not None and not self._rejoining.done():
             return self._rejoining
-        return self._turns[turn_id] if self._running == turn_id else None
+        return self._turns.task(turn_id) if self._running == turn_id else None
 
     async def open_model_port(self, gateways: Gateways, key: str) -> None:
         route = Route(gateways, key)

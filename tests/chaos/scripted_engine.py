@@ -6,17 +6,8 @@ A reply depends on the conversation alone: the same evaluation gets the same pat
 killed. Tasks with an even number in their issue are fixed, the others are changed wrongly.
 """
 
-import json
-import re
-import sys
-import time
-from http.server import ThreadingHTTPServer
-from typing import Any
+from tests.chaos.numbered import Completions, Message, number_in, serve
 
-from tests.web_server import Answer
-
-REPLY_S = 0.2
-"""Long enough that a kill finds replies in flight."""
 RIGHT, WRONG = "a + b", "a * b"
 
 
@@ -30,25 +21,14 @@ def command(turn: int, number: int) -> str:
     ][turn]
 
 
-def reply(messages: list[dict[str, str]]) -> str:
-    found = re.search(r"task number (\d+)", "\n".join(each["content"] for each in messages))
-    if found is None:
-        return "ok"  # the command asks the endpoint something before it starts
-    turn = sum(message["role"] == "assistant" for message in messages)
-    return f"THOUGHT: turn {turn}\n\n```bash\n{command(turn, int(found[1]))}\n```"
-
-
-class Handler(Answer):
-    def do_POST(self) -> None:
-        body: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        time.sleep(REPLY_S)
-        choice = {
-            "message": {"role": "assistant", "content": reply(body["messages"])},
-            "finish_reason": "stop",
-        }
-        data = json.dumps({"choices": [choice]}).encode()
-        self.answer(data)
+class Handler(Completions):
+    def message(self, messages: list[Message]) -> Message:
+        number = number_in(messages)
+        if number is None:
+            return {"content": "ok"}
+        turn = sum(message["role"] == "assistant" for message in messages)
+        return {"content": f"THOUGHT: turn {turn}\n\n```bash\n{command(turn, number)}\n```"}
 
 
 if __name__ == "__main__":
-    ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+    serve(Handler)

@@ -6,14 +6,10 @@ A vote depends on the prompt alone. LOG gets a line when an answer is sent: the 
 """
 
 import hashlib
-import json
 import sys
-import time
-from http.server import ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
-from tests.web_server import Answer
+from tests.chaos.numbered import Completions, Message, serve
 
 REPLY_S = 0.5
 """Long enough that a kill finds votes in flight."""
@@ -23,18 +19,16 @@ def digest(prompt: str) -> str:
     return hashlib.sha256(prompt.encode()).hexdigest()
 
 
-class Handler(Answer):
-    def do_POST(self) -> None:
-        body: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        time.sleep(REPLY_S)
-        prompt = body["messages"][-1]["content"]
+class Handler(Completions):
+    reply_s = REPLY_S
+
+    def message(self, messages: list[Message]) -> Message:
+        prompt = messages[-1]["content"]
         vote = 1 if int(digest(prompt), 16) % 2 else -1
-        choice = {"message": {"role": "assistant", "content": rf"\boxed{{{vote}}}"}}
-        data = json.dumps({"choices": [choice | {"finish_reason": "stop"}]}).encode()
         with Path(sys.argv[2]).open("a") as log:
             log.write(f"{digest(prompt)}\n")
-        self.answer(data)
+        return {"content": rf"\boxed{{{vote}}}"}
 
 
 if __name__ == "__main__":
-    ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+    serve(Handler)

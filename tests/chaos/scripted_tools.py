@@ -7,18 +7,13 @@ sandbox, and the last command but one prints them: a call that ran twice, or not
 """
 
 import json
-import re
 import shlex
-import sys
-import time
 from collections.abc import Mapping
-from http.server import ThreadingHTTPServer
 from typing import Any
 
 from mainspring.programs.request import ToolSpec
-from tests.web_server import Answer
+from tests.chaos.numbered import Completions, Message, number_in, serve
 
-REPLY_S = 0.2
 MARKS = 4
 """Calls of the tool, two in each of the first replies."""
 
@@ -50,28 +45,21 @@ def calls_of(turn: int) -> list[tuple[str, dict[str, str]]]:
     ][turn - MARKS // 2 : turn - MARKS // 2 + 1]
 
 
-class Handler(Answer):
-    def do_POST(self) -> None:
-        body: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        time.sleep(REPLY_S)
-        messages = body["messages"]
-        asked = "\n".join(str(each.get("content")) for each in messages)
-        message: dict[str, Any] = {"role": "assistant", "content": "ok"}
-        if re.search(r"task number \d+", asked):
-            turn = sum(each["role"] == "assistant" for each in messages)
-            calls = [
-                {
-                    "id": f"c{turn}{n}",
-                    "type": "function",
-                    "function": {"name": name, "arguments": json.dumps(arguments)},
-                }
-                for n, (name, arguments) in enumerate(calls_of(turn))
-            ]
-            message = {"role": "assistant", "content": f"Turn {turn}.", "tool_calls": calls}
-        choice = {"message": message, "finish_reason": "stop"}
-        data = json.dumps({"choices": [choice]}).encode()
-        self.answer(data)
+class Handler(Completions):
+    def message(self, messages: list[Message]) -> Message:
+        if number_in(messages) is None:
+            return {"content": "ok"}
+        turn = sum(each["role"] == "assistant" for each in messages)
+        calls = [
+            {
+                "id": f"c{turn}{n}",
+                "type": "function",
+                "function": {"name": name, "arguments": json.dumps(arguments)},
+            }
+            for n, (name, arguments) in enumerate(calls_of(turn))
+        ]
+        return {"content": f"Turn {turn}.", "tool_calls": calls}
 
 
 if __name__ == "__main__":
-    ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+    serve(Handler)

@@ -23,9 +23,9 @@ from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.database import Database
 from infra.db.runs import runs
 from infra.db.tasks import tasks
-from mainspring.ids import CampaignId, TaskId
-from mainspring.tasks.swe_task import SweTask
+from mainspring.ids import CampaignId
 from tests.chaos.endpoint_process import EndpointProcess
+from tests.chaos.numbered import numbered_tasks
 from tests.waiting import until
 
 NUM_TASKS = 40
@@ -110,18 +110,7 @@ async def test_kills_change_no_verdict(
     await bwrap_or_skip(tmp_path / "probe")
     monkeypatch.setenv("MAINSPRING_NODE_ID", "chaos-evaluation")
     monkeypatch.setenv("MAINSPRING_NODE_MIN_FREE_MEMORY_MB", "0")
-    made = [
-        SweTask(
-            id=TaskId(f"{SOURCE}-{number}"),
-            source=SOURCE,
-            split="test",
-            issue=f"add subtracts (task number {number})",
-            files={"calc.py": "def add(a, b):\n    return a - b\n"},
-            tests={"hidden_test.py": "from calc import add\nassert add(2, 3) == 5\n"},
-            test_command="python3 hidden_test.py",
-        )
-        for number in range(NUM_TASKS)
-    ]
+    made = numbered_tasks(SOURCE, NUM_TASKS)
     async with Database.open(stack.database_url) as db, engine_running() as engine:
         await tasks.put_tasks(db, made)
         campaign = CampaignId("chaos-eval-killed")

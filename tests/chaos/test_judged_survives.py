@@ -25,11 +25,11 @@ from infra.db.database import Database
 from infra.db.rollouts import judgements, rollouts, turns
 from infra.db.runs import runs
 from infra.db.tasks import tasks
-from mainspring.ids import CampaignId, TaskId
-from mainspring.tasks.swe_task import SweTask
+from mainspring.ids import CampaignId
 from tests.chaos.endpoint_process import EndpointProcess
 from tests.chaos.fault_roles import Role
 from tests.chaos.fault_schedule import processes
+from tests.chaos.numbered import numbered_tasks
 from tests.chaos.scripted_tools import MARKS
 from tests.waiting import until
 
@@ -134,18 +134,7 @@ async def test_no_judgement_is_lost_or_asked_twice_and_no_tool_runs_twice(
     await bwrap_or_skip(tmp_path / "probe")
     monkeypatch.setenv("MAINSPRING_NODE_ID", "chaos-judged")
     monkeypatch.setenv("MAINSPRING_NODE_MIN_FREE_MEMORY_MB", "0")
-    made = [
-        SweTask(
-            id=TaskId(f"{SOURCE}-{number}"),
-            source=SOURCE,
-            split="test",
-            issue=f"add subtracts (task number {number})",
-            files={"calc.py": "def add(a, b):\n    return a - b\n"},
-            tests={"hidden_test.py": "from calc import add\nassert add(2, 3) == 5\n"},
-            test_command="python3 hidden_test.py",
-        )
-        for number in range(NUM_TASKS)
-    ]
+    made = numbered_tasks(SOURCE, NUM_TASKS)
     log = tmp_path / "votes"
     engine = EndpointProcess("tests.chaos.scripted_tools")
     judge = EndpointProcess("tests.chaos.scripted_judge", (str(log),))

@@ -93,6 +93,7 @@ async def test_a_task_is_played_by_the_agent_that_it_asks_for(
     async with Database.open(stack.database_url) as db:
         await tasks.put_tasks(db, [task_of(name, asked)])
         await launch.create(db, config)
+        assert await campaigns.find(db, CampaignId(name)) is not None
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ BLOCKS = (bash("cat calc.py"), bash(EDIT), SUBMIT)
 
 
 def says(prompt: str, turn: int) -> str:
-    """Replies that fit whoever asks."""
+    """Replies that fit the agent that asks."""
     if GAME in prompt:
         return COUNTED[turn]
     return (BLOCKS if "THOUGHT" in prompt else THREE)[turn]

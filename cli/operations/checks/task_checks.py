@@ -132,7 +132,7 @@ async def check_asked(db: Database, config: R, used: Sequence[TaskId]) -> R:
 
 async def as_played(db: Database, config: R) -> R:
     """A run whose tasks are stored, with a section for each agent that they ask for by its kind:
-    what is done for every section is done for these as well."""
+    so each check of a section checks these, too."""
     if not isinstance(config, CampaignConfig | EvaluationConfig):
         return config
     used = [id for split in config.splits for id in await selections.task_ids(db, config, split)]

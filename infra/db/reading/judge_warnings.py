@@ -32,11 +32,11 @@ async def warnings_of_all(
     """The warnings, and how many judgements of the whole campaign are missing."""
     return (
         *await judge_warnings(db, campaign, config, is_over=is_over),
-        *await missing_in_all(db, campaign, config),
+        *await _missing_in_all(db, campaign, config),
     )
 
 
-async def missing_in_all(db: Database, campaign: CampaignId, config: AnyRun) -> list[str]:
+async def _missing_in_all(db: Database, campaign: CampaignId, config: AnyRun) -> list[str]:
     """How many judgements of the whole campaign are missing, by judge."""
     if isinstance(config, SftConfig) or not config.judges:
         return []

@@ -120,8 +120,8 @@ class GymEnvironment:
             return await self._opened(service, task, number)
         except BaseException as error:
             service.end_world()
-            # Nothing has run in it: the same is asked again, for as long as an outage may last, or
-            # where the service answers with an error, as long as a node may fail.
+            # Nothing has run in it: the request is retried for as long as an outage may last, or,
+            # where the service answers with an error, for as long as a node may fail.
             if isinstance(error, NoAnswer):
                 raise ServiceAway(error.message, remedy=error.remedy) from error
             if isinstance(error, WorldLost):

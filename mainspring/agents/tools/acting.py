@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mainspring.agents.tools.protocol import Misused
+from mainspring.agents.tools.protocol import text_in
 from mainspring.programs.request import ToolSpec
 
 ACT = "act"
@@ -24,7 +24,4 @@ class ActTool:
     )
 
     def command(self, arguments: Mapping[str, Any]) -> str:
-        action = arguments["action"].replace("\0", "").strip()
-        if not action:
-            raise Misused(f"{ACT}: the action is empty")
-        return action
+        return text_in(self.spec, arguments)

@@ -52,6 +52,17 @@ def arguments_of(spec: ToolSpec, call: ToolCall) -> dict[str, Any]:
     return arguments
 
 
+def text_in(spec: ToolSpec, arguments: Mapping[str, Any]) -> str:
+    """The text of a tool that takes one alone, without NUL and without blanks around it. Raises
+    Misused where nothing is left."""
+    name = only_text(spec)
+    assert name is not None, f"{spec.name} takes more than a text"
+    text = arguments[name].replace("\0", "").strip()
+    if not text:
+        raise Misused(f"{spec.name}: the {name} is empty")
+    return text
+
+
 def only_text(spec: ToolSpec) -> str | None:
     """The argument that a plain text can stand for: the only required one, if it is a text."""
     required = spec.parameters.get("required", [])

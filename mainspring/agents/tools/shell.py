@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mainspring.agents.bash_block import SUBMIT_SENTINEL
-from mainspring.agents.tools.protocol import Misused
+from mainspring.agents.tools.protocol import text_in
 from mainspring.programs.request import ToolSpec
 
 
@@ -23,10 +23,7 @@ class BashTool:
     )
 
     def command(self, arguments: Mapping[str, Any]) -> str:
-        command = arguments["command"].replace("\0", "").strip()
-        if not command:
-            raise Misused("bash: the command is empty")
-        return command
+        return text_in(self.spec, arguments)
 
 
 class SubmitTool:

@@ -45,7 +45,13 @@ def load_campaign(
     """Read a campaign file. What an earlier version called otherwise is read under its new name,
     and told; without `tell` it is a mistake. Raises ConfigError naming the file and each wrong
     field."""
-    layers = read_layers(path, overrides)
+    return check_layers(read_layers(path, overrides), path, tell)
+
+
+def check_layers(
+    layers: Layered, path: Path, tell: Callable[[str], None] | None = None
+) -> CampaignConfig:
+    """The campaign of a file that was read. Raises ConfigError as above."""
     raw, notes = renamed(layers.table)
     lines = [f"{path}: {note}" for note in notes]
     if lines and tell is None:
@@ -60,8 +66,12 @@ def load_campaign(
 def load_sft(path: Path, overrides: Overrides = NONE) -> SftConfig:
     """Read the file of a supervised run. Raises ConfigError naming the file and each wrong
     field."""
-    layers = read_sft_layers(path, overrides)
-    return check_sft(layers.table, str(path), named_after(layers, path)).config()
+    return check_sft_layers(read_sft_layers(path, overrides), path).config()
+
+
+def check_sft_layers(layers: Layered, path: Path) -> SftFile:
+    """The file of a supervised run that was read. Raises ConfigError as above."""
+    return _checked(SftFile, layers.table, str(path), named_after(layers, path))
 
 
 def read_sft_layers(path: Path, overrides: Overrides = NONE) -> Layered:
@@ -176,13 +186,6 @@ def check_evaluation_file(
 ) -> EvaluationFile:
     """A file, with options that have its form. Raises ConfigError as above."""
     return _checked(EvaluationFile, raw, where, named)
-
-
-def check_sft(
-    raw: dict[str, Any], where: str, named: Mapping[str, str] = MappingProxyType({})
-) -> SftFile:
-    """Raises ConfigError as above."""
-    return _checked(SftFile, raw, where, named)
 
 
 def check_verification(raw: dict[str, Any], where: str) -> VerificationConfig:

@@ -9,7 +9,7 @@ from infra.sandbox.shell.channel import CommandAnswer
 
 SPOOL_KB = 16
 CAT = f"""#!{sys.executable}
-# As the one of busybox: after a file that cannot be copied it goes on to the next.
+# As the one of busybox: it skips a file that cannot be copied, and copies the next.
 import os, sys
 for path in sys.argv[1:] or ["/dev/stdin"]:
     file = os.open(path, os.O_RDONLY)
