@@ -22,6 +22,7 @@ from mainspring.protocol.campaign import (
     OutcomeResult,
     Survey,
     SurveyInput,
+    plan_of,
 )
 from mainspring.protocol.rollout import RolloutResult
 from mainspring.status import CampaignStatus, RolloutPhase, StopReason
@@ -39,13 +40,14 @@ class CampaignActivities:
     @implements(SURVEY_CAMPAIGN)
     async def survey_campaign(self, ask: SurveyInput) -> Survey:
         """Also corrects the row, which may have the end of a run before this one was reset."""
-        config = training(await self._cache.config(ask.campaign))
-        seen = await standing.read(self._db, ask.campaign, ask.since, config.batches)
+        record = await campaigns.get(self._db, ask.campaign)
+        config = training(record.config)
+        seen = await standing.read(self._db, ask.campaign, ask.since, record.batches)
         flat_as, num_flat = None, seen.num_flat_in_a_row
         if num_flat >= config.trainer.flat_groups_bound:
             flat_as = await standing.ends_of_flat(self._db, ask.campaign, num_flat)
         status = CampaignStatus.WARMING_UP if seen.version is None else ask.status
-        if (await campaigns.get(self._db, ask.campaign)).status is not status:
+        if record.status is not status:
             await campaigns.set_status(self._db, ask.campaign, status)
         return Survey(
             version=seen.version,
@@ -60,13 +62,14 @@ class CampaignActivities:
             is_checked=seen.is_checked,
             served=None if seen.served == seen.version else seen.served,
             next_index=seen.next_index,
+            plan=plan_of(config),
         )
 
     @implements(ADMIT_GROUPS)
     async def admit_groups(self, ask: AdmitInput) -> AdmitResult:
         """Stored before they are started: two that ask at once store the same groups, because an
         index follows from what one look saw."""
-        batches = training(await self._cache.config(ask.campaign)).batches
+        batches = (await campaigns.get(self._db, ask.campaign)).batches
         seen = await standing.read(self._db, ask.campaign, batches=batches)
         if seen.served != ask.policy_version:
             return AdmitResult(running=seen.running)
@@ -83,7 +86,7 @@ class CampaignActivities:
         indices = range(seen.next_index, seen.next_index + number)
         for index in indices:
             ref = GroupInput(campaign=ask.campaign, index=index, policy_version=ask.policy_version)
-            await make_group(self._db, self._cache, ref)
+            await make_group(self._db, ref)
         return AdmitResult(running=[*seen.running, *indices])
 
     async def _draw(self, ask: AdmitInput, seen: Standing) -> range:
@@ -91,7 +94,7 @@ class CampaignActivities:
         for index, draw in zip(indices, seen.due, strict=True):
             version = ask.policy_version
             ref = GroupInput(campaign=ask.campaign, index=index, policy_version=version, draw=draw)
-            await make_group(self._db, self._cache, ref)
+            await make_group(self._db, ref)
         return indices
 
     @implements(READ_OUTCOME)

@@ -15,6 +15,7 @@ from infra.db.cache import FactCache, RolloutFacts
 from infra.db.database import Database
 from infra.db.rollouts import judged_turns, judgements
 from infra.db.rollouts.judgements import JudgeQuestion
+from infra.db.runs import campaigns
 from infra.judges.judge import (
     JudgeBusy,
     JudgeFailing,
@@ -67,7 +68,7 @@ class JudgeActivities:
             if stands is not None:
                 return _result(stands)
             facts = await self._cache.rollout(ask.rollout)
-            config = _judge_of(facts, ask.judge)
+            config = await self._judge_now(facts, ask.judge)
             record = await self._record(question, facts, config)
             if record is None:
                 return JudgeResult(is_judged=False)
@@ -93,7 +94,7 @@ class JudgeActivities:
                 f"has no section [judges.{question.judge}]; there are: {there}",
                 remedy="name one of them in the function",
             )
-        config = facts.config.judges[question.judge]
+        config = await self._judge_now(facts, question.judge)
         return await self._ask(_Asked(question, facts, config, prompt), beat)
 
     async def _ask(self, asked: _Asked, beat: Beat) -> JudgeResult:
@@ -147,6 +148,12 @@ class JudgeActivities:
         vote = Vote(text, vote_of(config, text))
         await judgements.put_vote(self._db, question, number, vote)
 
+    async def _judge_now(self, facts: RolloutFacts, name: str) -> JudgeConfig:
+        """The judge with the address and the limits that it has by now."""
+        config = (await campaigns.get(self._db, facts.campaign)).config
+        assert isinstance(config, RunConfig), "supervised runs have no rollouts"
+        return config.judges[name]
+
     async def _settle(
         self,
         question: JudgeQuestion,
@@ -175,11 +182,6 @@ class JudgeActivities:
             turns, num_before = await judged_turns.up_to(self._db, *key, question.call, judge.steps)
             return SeenRecord(facts.task.issue, turns, num_before) if turns else None
         return await seen_records.whole(self._db, facts, *key)
-
-
-def _judge_of(facts: RolloutFacts, name: str) -> JudgeConfig:
-    assert isinstance(facts.config, RunConfig), "supervised runs have no rollouts"
-    return facts.config.judges[name]
 
 
 def _given_up(asked: _Asked, failing: list[JudgeFailing], beat: Beat) -> str:

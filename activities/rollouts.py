@@ -28,7 +28,6 @@ from mainspring.protocol.activities import (
     SET_CAMPAIGN_STATUS,
 )
 from mainspring.protocol.campaign import (
-    CampaignRef,
     CreateGroupResult,
     FinishGroupInput,
     FinishGroupResult,
@@ -36,6 +35,7 @@ from mainspring.protocol.campaign import (
     PlanResult,
     Quorum,
     StatusInput,
+    StatusResult,
     StepInput,
 )
 from mainspring.protocol.program import ProgramLimits
@@ -69,9 +69,10 @@ async def _task_of(db: Database, config: CampaignConfig, draw: int, ids: list[Ta
     return ids[next_task(histories, draw, config)]
 
 
-async def make_group(db: Database, cache: FactCache, ask: GroupInput) -> GroupRecord:
+async def make_group(db: Database, ask: GroupInput) -> GroupRecord:
     """Store a training group with its rollouts; the one that is there already."""
-    config = training(await cache.config(ask.campaign))
+    # Not from the cache: a change may count for this group until it is stored.
+    config = training((await campaigns.get(db, ask.campaign)).at(ask.policy_version + 1))
     ids = await selections.task_ids(db, config, "train")
     draw = ask.draw
     task = await _task_of(db, config, ask.index if draw is None else draw, ids)
@@ -175,9 +176,10 @@ class RolloutActivities:
     @implements(CREATE_GROUP)
     async def create_group(self, ask: GroupInput) -> CreateGroupResult:
         """The group, made now or long ago, and what of it is still to be played."""
-        stored = await make_group(self._db, self._cache, ask)
+        stored = await make_group(self._db, ask)
         assert stored.task is not None, "a training group is of one task"
-        trainer = training(await self._cache.config(ask.campaign)).trainer
+        config = await self._cache.config(ask.campaign, stored.policy_version + 1)
+        trainer = training(config).trainer
         quorum = None
         if trainer.quorum is not None:
             tally = await groups.tally(self._db, stored.id)
@@ -204,16 +206,18 @@ class RolloutActivities:
         )
 
     @implements(SET_CAMPAIGN_STATUS)
-    async def set_campaign_status(self, ask: StatusInput) -> CampaignRef:
+    async def set_campaign_status(self, ask: StatusInput) -> StatusResult:
+        is_prolonged = False
         if ask.status is CampaignStatus.FINISHED:
             await runs.refuse_open_parts(self._db, ask.campaign)
-        await campaigns.set_status(self._db, ask.campaign, ask.status, ask.error)
-        return CampaignRef(campaign=ask.campaign)
+            is_prolonged = not await campaigns.finish(self._db, ask.campaign)
+        else:
+            await campaigns.set_status(self._db, ask.campaign, ask.status, ask.error)
+        return StatusResult(campaign=ask.campaign, is_prolonged=is_prolonged)
 
     @implements(PLAN_STEP)
     async def plan_step(self, ask: StepInput) -> PlanResult:
-        batches = training(await self._cache.config(ask.campaign)).batches
-        planned = await steps.plan_step(self._db, ask.campaign, ask.step, ask.num_groups, batches)
+        planned = await steps.plan_step(self._db, ask.campaign, ask.step, ask.num_groups)
         return PlanResult(groups=planned)
 
 

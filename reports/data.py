@@ -13,6 +13,7 @@ from infra.db.reading.timings import PhaseTiming
 from infra.db.reading.trained_steps import Composition, Lengths, Step
 from infra.db.training.sft import StoredSftData
 from mainspring.artifacts.reproducibility import CampaignFingerprint
+from mainspring.config.files.changes import FieldChange
 from mainspring.status import CampaignStatus, Sampling, StopReason, Verdict
 from mainspring.training.step_metrics import CLIP_NAMES, TAKEN_NAMES
 
@@ -114,6 +115,8 @@ class ReportData:
     """Samples and result of a supervised run."""
     warnings: tuple[str, ...] = ()
     """Warnings from the figures of its steps."""
+    changes: tuple[FieldChange, ...] = ()
+    """Changes of what the campaign runs with."""
     judge_warnings: tuple[str, ...] = ()
     """Warnings of judges whose votes cannot be read, or that gave none."""
 

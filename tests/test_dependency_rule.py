@@ -236,7 +236,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"main"},
         {"campaign"},
         {"agents", "bench", "eval", "machine", "model", "rollout", "tasks", "train"},
-        {"options"},
+        {"agreement", "options"},
         {"operations", "progress"},
         {"tables"},
         {"own_packages", "terminal_text"},

@@ -58,22 +58,21 @@ def test_campaigns_of_other_agents_are_the_quickstarts(file: Path) -> None:
         assert getattr(config, section) == getattr(quickstart, section), section
 
 
-def test_the_scripted_judge_votes_for_edits_of_a_wrong_line(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_scripted_judge_tells_failed_edits_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES / "bundled-agents"))
-    is_useful = importlib.import_module("useful").is_useful
-    num_useful = num_edits = 0
+    usefulness = importlib.import_module("useful").usefulness
+    found: list[float] = []
     for made in make_instances(0, "train", 100):
         issue, code = made.task.issue, made.task.files[made.module].rstrip("\n")
-        assert is_useful(issue, "", f"cat {made.module}")
-        assert not is_useful(issue, "", "cat nothing.py")
-        assert not is_useful(issue, code, f"cat {made.module}")
-        assert is_useful(issue, code, made.fix.sed_command(made.module))
-        votes = [is_useful(issue, code, edit.sed_command(made.module)) for edit in made.edits]
-        num_useful, num_edits = num_useful + sum(votes), num_edits + len(votes)
-    # More than the right edits, fewer than all.
-    assert 0.4 < num_useful / num_edits < 0.6
+        assert usefulness(issue, "", f"cat {made.module}") == 1
+        assert usefulness(issue, "", "cat nothing.py") == 0
+        assert usefulness(issue, code, f"cat {made.module}") == 0
+        assert usefulness(issue, code, made.fix.sed_command(made.module)) == 1
+        assert usefulness(issue, code, made.fix.sed_command("other.py")) == 0
+        assert usefulness(issue, code, f"sed -i 's/nowhere/here/' {made.module}") == 0
+        found += [usefulness(issue, code, edit.sed_command(made.module)) for edit in made.edits]
+    assert {0.3, 0.6, 1.0} == set(found), "each edit of the family changes a line"
+    assert found.count(1.0) < found.count(0.6) + found.count(0.3)
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("qwen3-*/campaign.toml")), ids=str)

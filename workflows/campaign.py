@@ -63,6 +63,8 @@ CANCELLED = timedelta(seconds=20)
 """For cancelled groups to report, before the campaign starts anew."""
 LOOK_AT_FAILURE = "look at the store after a failure"
 """Patch: a failure may come from what a restored store lacks."""
+SHORTENED = "cancel the groups of a campaign that was shortened"
+"""Patch: a change may take away the steps that groups are played for."""
 MASKED_ROUNDS = 2
 """Times everything in flight may end masked in a row before the campaign fails."""
 
@@ -79,6 +81,7 @@ class CampaignWorkflow:
         self._dropped: set[int] = set()
         self._steps_in_run = 0
         self._is_ahead = False
+        self._is_prolonged = False
         self._pausing = Pausing()
 
     @workflow.run
@@ -110,15 +113,21 @@ class CampaignWorkflow:
                 )
             raise
         await self._admission.stop()
+        if self._seen.running and workflow.patched(SHORTENED):
+            await self._cancel_groups()  # it was shortened: no step takes them
         async with self._pausing.ending():
             await self._set_status(CampaignStatus.FINISHED)
+        if self._is_prolonged:
+            await workflow.wait_condition(workflow.all_handlers_finished)
+            workflow.continue_as_new(state)
         return self.progress()
 
     async def _do_next(self) -> bool:
         """One thing that the store shows is missing; False when nothing is."""
         activity_calls.raise_if_cancelled()
-        state, plan = self._state, self._state.plan
+        state = self._state
         seen = await self._look()
+        plan = state.plan
         served = seen.version if seen.served is None else seen.served
         if self._is_ahead:
             return True
@@ -185,6 +194,9 @@ class CampaignWorkflow:
                 status=CampaignStatus.PAUSED if state.paused else CampaignStatus.RUNNING,
             ),
         )
+        if self._seen.plan is not None and self._seen.plan != state.plan:
+            state.plan = self._seen.plan
+            self._admission.look()
         if self._seen.next_index is not None:
             self._admission.forget(before.ended.intersection(self._seen.running))
         self._is_ahead = before.is_ahead_of(self._seen) or self._is_unmeasured(self._seen)
@@ -251,11 +263,7 @@ class CampaignWorkflow:
                 )
         # Of engines that have it, this is a look.
         with self._wait(f"publishing policy version {version}", ROLLOUT_QUEUE, PUBLISH_TIMEOUT_S):
-            await activity_calls.anywhere(
-                PUBLISH_POLICY,
-                ref,
-                summary=f"policy version {version}",
-            )
+            await activity_calls.anywhere(PUBLISH_POLICY, ref, summary=f"policy version {version}")
         self._state.published_version = version
         self._admission.look()
 
@@ -315,8 +323,7 @@ class CampaignWorkflow:
                 raise error
 
     def _wait(self, what: str, queue: str | None = None, timeout_s: float | None = None):
-        done, plan = self._seen.version or 0, self._state.plan
-        far = f"{done} of {plan.num_steps} steps done"
+        far = f"{self._seen.version or 0} of {self._state.plan.num_steps} steps done"
         return self._waits.on(what, queue=queue, timeout_s=timeout_s, far=far)
 
     def _must_look(self) -> bool:
@@ -331,10 +338,11 @@ class CampaignWorkflow:
             await cancel_elsewhere(group_workflow(group_id(self._state.campaign, index)))
 
     async def _set_status(self, status: CampaignStatus, error: str | None = None) -> None:
-        await activity_calls.store(
+        written = await activity_calls.store(
             SET_CAMPAIGN_STATUS,
             StatusInput(campaign=self._state.campaign, status=status, error=error),
         )
+        self._is_prolonged = written.is_prolonged
 
     @workflow.signal
     def group_done(self, done: GroupDone) -> None:
@@ -348,6 +356,11 @@ class CampaignWorkflow:
         self._dropped.add(dropped.step)
         self._changed = True
         self._admission.look()
+
+    @workflow.signal
+    def changed(self) -> None:
+        """A field of the campaign was changed in the store: look at once."""
+        self._changed = True
 
     @workflow.signal
     async def set_paused(self, paused: bool) -> None:

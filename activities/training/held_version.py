@@ -66,7 +66,8 @@ class HeldVersion:
 
     async def _train_again(self, job: TrainerJob, step: int) -> None:
         groups = await batches.load_batch(self._db, job.campaign, step)
-        batch = await asyncio.to_thread(step_batch, groups, job.config.trainer, version=step - 1)
+        trainer = job.at(step).trainer
+        batch = await asyncio.to_thread(step_batch, groups, trainer, version=step - 1)
         measured = await self.run(self._backend.train_step, batch.samples, step)
         stored = await fingerprints.of_version(self._db, job.campaign, step)
         if stored is not None:

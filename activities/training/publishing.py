@@ -44,7 +44,7 @@ class PublishingActivities:
                 path = Path(policy.path)
                 await asyncio.to_thread(verify_written, path, ref.campaign, weights=True)
                 self._verified.add(ref.campaign)
-            engines = served.config.policy.engines
+            engines = served.engines
             beat.show(f"version {policy.version} to {len(engines)} engines")
             loads = [_publish(served.publisher, engine, policy, beat) for engine in engines]
             # Not a TaskGroup: its group of exceptions would hide what kind of fault it was, and one

@@ -100,7 +100,8 @@ class TrainingActivities:
         started = time.monotonic()
         async with heartbeating("loading the batch") as beat, self.held.in_turn:
             job = await self._job(ask.campaign)
-            trainer = job.config.trainer
+            config = job.at(ask.step)
+            trainer = config.trainer
             before = await policies.get_policy(self._db, ask.campaign, ask.step - 1)
             groups = await batches.load_batch(self._db, ask.campaign, ask.step)
             batch = await asyncio.to_thread(step_batch, groups, trainer, version=before.version)
@@ -116,7 +117,7 @@ class TrainingActivities:
             await self.held.hold(job, before.version, beat.show)
             beat.note = f"{len(batch.samples)} samples"
             measured = await self.held.run(self._backend.train_step, batch.samples, ask.step)
-            beyond = measured.gap.beyond(job.config.gap_bounds)
+            beyond = measured.gap.beyond(config.gap_bounds)
             if beyond:  # only warned of: the backend raises where bounds are enforced
                 log.warning("log-prob gap", campaign=ask.campaign, step=ask.step, beyond=beyond)
             beat.note = "saving"
@@ -156,7 +157,7 @@ class TrainingActivities:
         self, job: TrainerJob, step: int, groups: Sequence[BatchGroup], reason: str
     ) -> StepResult:
         """Have other groups played for a step. Raises NothingToTrain after too many."""
-        most = job.config.trainer.flat_groups_bound
+        most = job.at(step).trainer.flat_groups_bound
         seen = Batch(step, [group.id for group in groups])
         if not await discards.replace_batch(
             self._db, job.campaign, seen, reason, most_groups=most, trainer_epoch=self._epoch
@@ -181,7 +182,7 @@ class TrainingActivities:
     async def check_logprobs(self, ask: CheckInput) -> CheckResult:
         async with heartbeating("recomputing") as beat, self.held.in_turn:
             job = await self._job(ask.campaign)
-            config = job.config
+            config = job.at(ask.version + 1)
             [group] = await batches.load_groups(self._db, [ask.group])
             samples = await asyncio.to_thread(_checked_samples, group)
             gap = await self._gap(job, ask.version, samples, beat.show)
@@ -252,7 +253,8 @@ class TrainingActivities:
     async def _job(self, campaign: CampaignId) -> TrainerJob:
         record = await campaigns.get(self._db, campaign)
         origin = Origin(campaign=campaign, uid=record.uid, config_digest=record.config_digest)
-        return TrainerJob(ranks_of(record.config), origin, self._epoch)
+        config = ranks_of(record.as_stored)
+        return TrainerJob(config, origin, self._epoch, record.changes)
 
     def _directory(self, campaign: CampaignId, version: int) -> Path:
         return layout.policy(self._home, campaign, version)

@@ -11,6 +11,7 @@ from cli.campaign.archive import archive, restore
 from cli.campaign.delete import delete
 from cli.campaign.fingerprint import fingerprint
 from cli.campaign.plan import plan
+from cli.campaign.set_fields import set_fields
 from cli.campaign.start import start
 from cli.options import CampaignName, Home, Json, RunName, hint, tell, with_database, with_services
 from cli.terminal_text import echo
@@ -23,6 +24,7 @@ app.command()(plan)
 app.command()(archive)
 app.command()(restore)
 app.command()(delete)
+app.command("set")(set_fields)
 
 
 @app.command("list")

@@ -79,6 +79,9 @@ def print_one(seen: Any) -> None:
         _print_run(say, data)
     for sentence in data.judge_warnings:
         say(f"warning    {sentence}", "yellow")
+    for each in data.changes:
+        say(f"changed    {each.line}")
+        say(f"           by {each.changed_by}, {each.changed_at:%Y-%m-%d %H:%M} UTC", "dim")
     totals = data.totals
     say(f"rollouts   {totals.num_rollouts:,}, {totals.num_turns:,} turns")
     for label, counts in (("verdicts", data.verdicts), ("ended by", data.stop_reasons)):

@@ -1,5 +1,6 @@
 """`mainspring campaign fingerprint`: the digests of a campaign, compared with those of another."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -89,6 +90,9 @@ def _print(stored: Any) -> None:
         digests = (step.batch, step.gradient, step.weights)
         table.add_row(str(step.step), *(digest[:16] if digest else "-" for digest in digests))
     console.print(table)
+    for change in stored.changes:
+        value = f"{change.field} = {json.dumps(change.value)}"
+        console.print(f"from step {change.from_step}: {value}", soft_wrap=True)
     if (first := stored.not_reproducible_from) is None:
         console.print("No step depends on time, faults or a person.")
         return

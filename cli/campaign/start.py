@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.agreement import Yes, agreement
 from cli.options import (
     CampaignFile,
     DryRun,
@@ -27,18 +28,21 @@ def start(
     ] = False,
     given: SetFields = None,
     dump: Dump = False,
+    yes: Yes = False,
     home: Home = None,
 ) -> None:
     """Start a campaign from a TOML file, or resume it. Its workers run elsewhere.
 
     `mainspring train FILE` starts the workers too. To resume a stored campaign, its --name is
-    enough.
+    enough. A file that was changed since changes the campaign, where its fields can change; that
+    is asked first.
     """
     import asyncio
 
     from cli.operations.checks import checklist
     from cli.operations.machine.services import with_services
     from cli.operations.runs import campaign_launch as launch
+    from cli.operations.runs.campaign_changes import change_by_file
     from cli.operations.runs.stored_run import stored
     from cli.tables import Screen
     from cli.train.train import dump_campaign, print_items, refuse_other_name, require_name
@@ -62,6 +66,8 @@ def start(
 
     async def go(services: Any) -> list[str]:
         config = from_file or await stored(services.db, name, CampaignConfig)
+        if from_file is not None and not dry_run:
+            await change_by_file(services.db, from_file, agreement(yes))
         before = await campaigns.find(services.db, campaign_id(config.name))
         if before is not None and before.status is CampaignStatus.FINISHED:
             await launch.create(services.db, config)  # refuses a file with other fields

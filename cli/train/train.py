@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.agreement import Yes, agreement
 from cli.options import (
     CampaignFile,
     DryRun,
@@ -46,6 +47,7 @@ def train(
     dry_run: DryRun = False,
     given: SetFields = None,
     dump: Dump = False,
+    yes: Yes = False,
     home: Home = None,
     as_json: Json = False,
 ) -> None:
@@ -53,7 +55,8 @@ def train(
 
     Starts Postgres and Temporal (unless configured), an engine if none is running, a rollout
     worker, a sandbox node and the trainer. To resume after an interruption, repeat the command,
-    or give --name without the file.
+    or give --name without the file. A file that was changed since changes the campaign, where
+    its fields can change; that is asked first.
     """
     from mainspring.config.files.reading import load_campaign
     from mainspring.config.settings import configured_settings
@@ -72,7 +75,8 @@ def train(
     refuse_other_name(name, config.name, file)
     command = ["train", str(file.absolute())]
     command += [word for field in given or () for word in ("--set", field)]
-    _perform(config, command, home, detach, stop, dry_run, as_json)
+    command += ["--yes"] * yes
+    _perform(config, command, home, detach, stop, dry_run, as_json, yes=yes)
 
 
 @app.command()
@@ -153,6 +157,7 @@ def _perform(
     as_json: bool,
     *,
     as_stored: bool = False,
+    yes: bool = False,
 ) -> None:
     import asyncio
     import shlex
@@ -166,7 +171,12 @@ def _perform(
     def say(text: str) -> None:
         console.print(text, style="dim", soft_wrap=True)
 
-    telling = Telling(say, lambda items: print_items(items, console), for_a_program=as_json)
+    telling = Telling(
+        say,
+        lambda items: print_items(items, console),
+        agreement(yes, quiet=as_json),
+        for_a_program=as_json,
+    )
     folder = configured_settings(home).home
     if stop:
         return _stop(folder, config.name)

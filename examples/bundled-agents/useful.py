@@ -1,7 +1,8 @@
-"""A judge that is a script: it votes for a turn that reads the module, or edits a wrong line of it.
+"""A judge that is a script: it scores how far a turn comes, so that failed tries differ.
 
-It knows what each bundled function looks like (`bundled.templates`), as a rule that compares turns
-with a task's true fix would. Whether the edit is right is left to the tests.
+A turn that reads the module has 1. An edit has 0 if no line has its text, 0.3 if one has, 0.6 if
+that line is a wrong one, and 1 if all lines are right then. It knows what each bundled function
+looks like (`bundled.templates`), as a rule that compares turns with a task's true fix would.
 """
 
 import re
@@ -21,29 +22,35 @@ class Useful:
 
     async def vote(self, prompt: str, rollout: RolloutId, number: int) -> str:
         issue, seen, command = prompt.split("\n=====\n")
-        return "1" if is_useful(issue, seen.strip("\n"), command) else "0"
+        score = usefulness(issue, seen.strip("\n"), command)
+        return f"{score:g}"
 
     async def aclose(self) -> None:
         pass
 
 
-def is_useful(issue: str, seen: str, command: str) -> bool:
+def usefulness(issue: str, seen: str, command: str) -> float:
     """`seen`: the outputs before the command."""
     told = ISSUE.search(issue)
     if told is None:
-        return False
+        return 0.0
     if not seen:
-        return told["module"] in command
+        return 1.0 if told["module"] in command else 0.0
     edit = SED.search(command)
     template = template_of(told["description"])
-    if edit is None or template is None:
-        return False
+    if edit is None or template is None or told["module"] not in command:
+        return 0.0
     old, new = (re.sub(r"\\(.)", r"\1", edit[name]) for name in ("old", "new"))
     lines, right = seen.split("\n"), template.code.rstrip("\n").split("\n")
-    return len(lines) == len(right) and any(
-        old in line and line.replace(old, new, 1) != line and not is_line(form, line)
-        for line, form in zip(lines, right, strict=True)
-    )
+    edited = [line.replace(old, new, 1) for line in lines]
+    changed = [number for number, line in enumerate(lines) if edited[number] != line]
+    if not changed:
+        return 0.0
+    if len(lines) != len(right):
+        return 0.3
+    if all(map(is_line, right, edited)):
+        return 1.0
+    return 0.6 if any(not is_line(right[number], lines[number]) for number in changed) else 0.3
 
 
 def template_of(description: str) -> FunctionTemplate | None:

@@ -1,5 +1,8 @@
 """Facts that never change, read once per process: configurations, tasks, a rollout's task.
 
+A campaign's configuration changes by steps (`mainspring.config.files.changes`): that of a step is
+one of these facts once a group under the version before it is stored.
+
 A bounded cache in front of the store, so that a turn costs the queries it needs and no more. Only
 immutable facts are here: an epoch, a status or a reward never is.
 """
@@ -11,6 +14,7 @@ from typing import Generic, TypeVar
 
 from infra.db.database import Database
 from infra.db.rollouts import groups, rollouts
+from infra.db.rollouts.groups import GroupRecord
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from mainspring.agents.choice import agent_config, agent_for
@@ -19,7 +23,7 @@ from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.sampling import SamplingConfig
-from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId
+from mainspring.ids import CampaignId, RolloutId, TaskId
 from mainspring.status import GroupKind
 from mainspring.tasks.any_task import AnyTask
 
@@ -55,13 +59,14 @@ class RolloutFacts:
 class FactCache:
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._configs = _Bounded[CampaignId, AnyRun](self._load_config)
+        self._configs = _Bounded[tuple[CampaignId, int | None], AnyRun](self._load_config)
         self._tasks = _Bounded[TaskId, AnyTask](self._load_task)
         self._rollouts = _Bounded[RolloutId, RolloutFacts](self._load_rollout)
 
-    async def config(self, campaign: CampaignId) -> AnyRun:
-        """The run's configuration."""
-        return await self._configs.get(campaign)
+    async def config(self, campaign: CampaignId, step: int | None = None) -> AnyRun:
+        """The run's configuration for a step, of whose rollouts some are stored. None: with the
+        changes up to when it was first read here, for what no change is about."""
+        return await self._configs.get((campaign, step))
 
     async def task(self, task: TaskId) -> AnyTask:
         """The task as it is stored."""
@@ -71,29 +76,31 @@ class FactCache:
         """The rollout with its run's configuration and its task."""
         return await self._rollouts.get(rollout)
 
-    async def _load_config(self, campaign: CampaignId) -> AnyRun:
-        return (await campaigns.get(self._db, campaign)).config
+    async def _load_config(self, key: tuple[CampaignId, int | None]) -> AnyRun:
+        campaign, step = key
+        record = await campaigns.get(self._db, campaign)
+        return record.config if step is None else record.at(step)
 
     async def _load_task(self, task: TaskId) -> AnyTask:
         return await tasks.get_task(self._db, task)
 
     async def _load_rollout(self, rollout: RolloutId) -> RolloutFacts:
         record = await rollouts.get(self._db, rollout)
-        config, task = await self.config(record.campaign), await self.task(record.task)
-        sampling = await self._sampling(config, record.group)
+        group = await groups.get(self._db, record.group)
+        config = await self.config(record.campaign, group.policy_version + 1)
+        task = await self.task(record.task)
+        sampling = _sampling(config, group)
         return RolloutFacts(
             record.campaign, config, task, record.temperature, record.seed, sampling
         )
 
-    async def _sampling(self, config: AnyRun, group: GroupId) -> SamplingConfig:
-        """By the configuration, which never changes, so that a rollout that is resumed has the
-        same."""
-        of_policy = config.policy.sampling
-        if not isinstance(config, CampaignConfig) or not config.evaluation.sampling:
-            return of_policy
-        found = await groups.get(self._db, group)
-        is_eval = found.kind is GroupKind.EVAL
-        return config.evaluation.sampling_of(found.split, of_policy) if is_eval else of_policy
+
+def _sampling(config: AnyRun, group: GroupRecord) -> SamplingConfig:
+    """By fields that never change, so that a rollout that is resumed has the same."""
+    of_policy = config.policy.sampling
+    if not isinstance(config, CampaignConfig) or group.kind is not GroupKind.EVAL:
+        return of_policy
+    return config.evaluation.sampling_of(group.split, of_policy)
 
 
 class _Bounded(Generic[K, V]):

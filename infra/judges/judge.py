@@ -66,6 +66,7 @@ JUDGES: Registry[Callable[[JudgeConfig], Judge]] = Registry(
 
 @dataclass(slots=True)
 class _InUse:
+    config: JudgeConfig
     judge: Judge
     slots: asyncio.Semaphore = field(default_factory=asyncio.Semaphore)
 
@@ -75,6 +76,8 @@ class JudgesInUse:
 
     def __init__(self) -> None:
         self._in_use: dict[tuple[CampaignId, str], _InUse] = {}
+        self._replaced: list[_InUse] = []
+        """Judges that a change of their campaign replaced."""
 
     @asynccontextmanager
     async def asking(
@@ -83,9 +86,11 @@ class JudgesInUse:
         """The judge, while one of its `concurrency` requests is this one. Raises JudgeBusy when
         none is free within `wait_s`, and ConfigError for a judge that cannot be made."""
         in_use = self._in_use.get((campaign, name))
-        if in_use is None:
+        if in_use is None or in_use.config != config:
+            if in_use is not None:
+                self._replaced.append(in_use)  # others may be asking it
             judge = JUDGES.make(config.kind, config)
-            in_use = _InUse(judge, asyncio.Semaphore(config.concurrency))
+            in_use = _InUse(config, judge, asyncio.Semaphore(config.concurrency))
             self._in_use[campaign, name] = in_use
         try:
             async with asyncio.timeout(wait_s):
@@ -101,7 +106,7 @@ class JudgesInUse:
             in_use.slots.release()
 
     async def close(self) -> None:
-        for in_use in self._in_use.values():
+        for in_use in [*self._in_use.values(), *self._replaced]:
             await in_use.judge.aclose()
 
 

@@ -6,7 +6,8 @@ activities of replies and publishing.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ from mainspring.status import PolicyApi, Publish
 
 LOADING_S = 900.0
 """To wait for another process that loads weights: longer than the largest take from a disk."""
+ENGINES_LOOK_S = 5.0
+"""Between looks at which engines a campaign has."""
 
 
 class CampaignPolicy:
@@ -54,12 +57,16 @@ class CampaignPolicy:
         make: Callable[[bool, Noise], Policy],
         publisher: Publisher | None,
         close: Callable[[], Awaitable[None]],
+        use: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
         """`make`: the policy for programs (True) or for agents of ours, with the noise that their
-        requests have. `publisher`: None for an endpoint whose weights are not ours. Raises
-        ModelError where [agent] cannot ask."""
+        requests have. `publisher`: None for an endpoint whose weights are not ours. `use`: has
+        other engines asked. Raises ModelError where [agent] cannot ask."""
         self.config = config
+        self.engines = config.policy.engines
+        """Addresses of its engines, which may change."""
         self.publisher = publisher
+        self._use = use
         self._make = make
         self._close = close
         self._made: dict[tuple[bool, Noise], Policy] = {}
@@ -79,6 +86,12 @@ class CampaignPolicy:
         """Whether each group has one policy version, neither an older nor a newer one."""
         return needs_same_bits(self.config)
 
+    def use(self, engines: Sequence[str]) -> None:
+        """Ask these engines from now on."""
+        if self._use is not None and tuple(engines) != self.engines:
+            self.engines = tuple(engines)
+            self._use(engines)
+
     async def aclose(self) -> None:
         await self._close()
 
@@ -91,13 +104,20 @@ class ServedCampaigns:
         self._db = db
         self._serve = serve
         self._served: dict[CampaignId, asyncio.Task[CampaignPolicy]] = {}
+        self._looked: dict[CampaignId, float] = {}
 
     async def of(self, campaign: CampaignId) -> CampaignPolicy:
+        """The campaign's policy, with the engines that it has now or had ENGINES_LOOK_S ago."""
         serving = self._served.get(campaign)
         if serving is None or (serving.done() and serving.exception() is not None):
             serving = asyncio.create_task(self._serve(self._db, campaign))
             self._served[campaign] = serving
-        return await asyncio.shield(serving)
+            self._looked[campaign] = time.monotonic()
+        policy = await asyncio.shield(serving)
+        if time.monotonic() - self._looked[campaign] > ENGINES_LOOK_S:
+            self._looked[campaign] = time.monotonic()
+            policy.use((await campaigns.get(self._db, campaign)).config.policy.engines)
+        return policy
 
     async def close(self) -> None:
         for serving in self._served.values():
@@ -115,8 +135,10 @@ def in_tokens(
     config: RunConfig,
     engines: Engines,
     text: ChatTokenizer | ChatText,
+    use: Callable[[Sequence[str]], None] | None = None,
 ) -> CampaignPolicy:
-    """From engines, whose weights are brought up to date from the store."""
+    """From engines, whose weights are brought up to date from the store. `use`: has other engines
+    asked, where they can change."""
 
     def make(for_program: bool, noise: Noise) -> Policy:
         own = text
@@ -126,7 +148,7 @@ def in_tokens(
         weights_of = partial(_weights, db, campaign)
         return TokenPolicy(config.policy, engines, own, parser, weights_of, noise)
 
-    return CampaignPolicy(config, make, engines, engines.aclose)
+    return CampaignPolicy(config, make, engines, engines.aclose, use)
 
 
 def in_text(config: RunConfig, client: OpenAIClient) -> CampaignPolicy:
@@ -159,9 +181,8 @@ async def serve_over_http(
     tokenizer = await asyncio.to_thread(
         ChatTokenizer, model, at=record.created_at, variables=variables
     )
-    return in_tokens(
-        db, campaign, config, engines_of(db, campaign, config, model, api_key), tokenizer
-    )
+    engines = engines_of(db, campaign, config, model, api_key)
+    return in_tokens(db, campaign, config, engines, tokenizer, engines.use)
 
 
 async def weights_of(

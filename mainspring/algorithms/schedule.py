@@ -3,11 +3,12 @@
 Under Schedule.REPRODUCIBLE nothing that a step takes depends on time. The groups of a campaign are
 numbered draws of its tasks: step n trains the draws of its own G places, and each place is filled
 by the first draw that a step can use. A version is served until all groups under it are in, so that
-each group has one version, `max_staleness` steps behind the weights it is trained on.
+each group has one version, `max_staleness` steps behind the weights it is trained on. A campaign
+that is prolonged keeps the numbers that it had: its new places have draws beyond all old ones.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -15,6 +16,8 @@ from mainspring.status import GroupStatus
 
 MAX_REPEATS = 1
 """Times a masked draw is played again, as it was, before its place takes another one."""
+MAX_DRAWS = 1000
+"""Draws of one place before a campaign is prolonged; far fewer flat groups end it."""
 _USABLE = (GroupStatus.READY, GroupStatus.CONSUMED)
 
 
@@ -37,21 +40,45 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """Places that a campaign was planned or prolonged with, and their draws."""
+
+    first_place: int
+    num_places: int
+    first_draw: int
+
+    @property
+    def place_after(self) -> int:
+        return self.first_place + self.num_places
+
+    def place_of(self, draw: int) -> int:
+        return self.first_place + (draw - self.first_draw) % self.num_places
+
+
+@dataclass(frozen=True, slots=True)
 class Batches:
     """Which draws a step is made of, and under which policy version they are played."""
 
     num_steps: int
     groups_per_step: int
     max_staleness: int
+    lengths: tuple[int, ...] = ()
+    """Numbers of steps that it was planned with, each larger than those before; empty: it was never
+    prolonged."""
 
-    @property
-    def stride(self) -> int:
-        """Draws of a place are this far apart: its second is the first one's number plus this."""
-        return self.num_steps * self.groups_per_step
+    def parts(self) -> Iterator[Part]:
+        """In order. Draws of a place are as far apart as its part has places: its second is the
+        first one's number plus this."""
+        place = draw = 0
+        for num_steps in self.lengths or (self.num_steps,):
+            part = Part(place, num_steps * self.groups_per_step - place, draw)
+            yield part
+            place, draw = part.place_after, draw + MAX_DRAWS * part.num_places
 
     def place_of(self, draw: int) -> int:
         """0-based, over all steps."""
-        return draw % self.stride
+        *_, part = (part for part in self.parts() if part.first_draw <= draw)
+        return part.place_of(draw)
 
     def places(self, step: int) -> range:
         """Places of a step, which counts from 1."""
@@ -68,14 +95,16 @@ class Batches:
         task and is played again under the same number, a masked one at most MAX_REPEATS times."""
         if any(group.status in (*_USABLE, GroupStatus.RUNNING) for group in earlier):
             return None
-        newest = max((group.draw for group in earlier), default=place)
+        part = next(part for part in self.parts() if place < part.place_after)
+        first = part.first_draw + place - part.first_place
+        newest = max((group.draw for group in earlier), default=first)
         statuses = [group.status for group in earlier if group.draw == newest]
         is_over = (
             GroupStatus.FLAT in statuses
             or statuses.count(GroupStatus.MASKED) > MAX_REPEATS
             or any(group.is_discarded for group in earlier if group.draw == newest)
         )
-        return newest + self.stride if is_over else newest
+        return newest + part.num_places if is_over else newest
 
     def due(self, groups: Iterable[Drawn], *, first_step: int, published: int) -> list[int]:
         """Draws to start now, in order: of the steps from `first_step` on whose policy version is

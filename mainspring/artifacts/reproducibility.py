@@ -5,6 +5,7 @@ configuration and one seed have equal ones.
 """
 
 from enum import StrEnum
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -54,6 +55,16 @@ class StepFingerprint(BaseModel):
     """Digest of each call of the batch, by "place.rollout.call"; None: not asked for."""
 
 
+class ChangeFingerprint(BaseModel):
+    """A change of the campaign that its weights follow from."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    field: str
+    value: Any
+    from_step: int
+
+
 class CampaignFingerprint(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -67,6 +78,8 @@ class CampaignFingerprint(BaseModel):
     """In order."""
     deviations: list[Deviation]
     """In order of their steps."""
+    changes: list[ChangeFingerprint] = []
+    """In the order in which they were made."""
 
     @property
     def not_reproducible_from(self) -> int | None:
@@ -79,13 +92,23 @@ class CampaignFingerprint(BaseModel):
         if self.base_weights != other.base_weights:
             return f"the weights before the first step: {_both(self, other, 'base_weights')}"
         for step, other_step in zip(self.steps, other.steps, strict=False):
+            changed = self._changed(other, step.step)
             if step.batch != other_step.batch:
-                where = _first_call(step, other_step)
-                return f"step {step.step}, its batch: {where or _both(step, other_step, 'batch')}"
+                where = _first_call(step, other_step) or _both(step, other_step, "batch")
+                return f"step {step.step}, its batch: {where}{changed}"
             for part in ("gradient", "weights"):
                 if getattr(step, part) != getattr(other_step, part):
-                    return f"step {step.step}, its {part}: {_both(step, other_step, part)}"
+                    both = _both(step, other_step, part)
+                    return f"step {step.step}, its {part}: {both}{changed}"
         return None
+
+    def _changed(self, other: "CampaignFingerprint", step: int) -> str:
+        """A sentence where changes that count for a step are not those of the other campaign."""
+        here, there = (
+            sorted((c.from_step, c.field, str(c.value)) for c in of.changes if c.from_step <= step)
+            for of in (self, other)
+        )
+        return "" if here == there else "; other changes count for this step"
 
 
 def _first_call(step: StepFingerprint, other: StepFingerprint) -> str | None:

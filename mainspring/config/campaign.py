@@ -3,7 +3,7 @@
 Invariants are those of `run`; the bundled model has a warm start, and no other has one.
 """
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationInfo, model_validator
 
@@ -13,7 +13,7 @@ from mainspring.config.curriculum import SHUFFLED, CurriculumConfig
 from mainspring.config.evaluations.evaluation import EvalSchedule
 from mainspring.config.files.pairs import refusals
 from mainspring.config.run import RunConfig
-from mainspring.config.section import BUNDLED, STORED
+from mainspring.config.section import BUNDLED, STORED, Counts
 from mainspring.config.tracking import TrackingConfig
 from mainspring.config.trainer import TrainerConfig
 from mainspring.config.training.parallel import PLAIN, Device
@@ -26,7 +26,7 @@ class CampaignConfig(RunConfig):
     trainer: TrainerConfig = TrainerConfig()
     evaluation: EvalSchedule = EvalSchedule()
     curriculum: CurriculumConfig = CurriculumConfig()
-    tracking: TrackingConfig = TrackingConfig()
+    tracking: Annotated[TrackingConfig, Counts.AT_ONCE] = TrackingConfig()
     schedule: Schedule = Schedule.FASTEST
     """Order of groups. "fastest": by time. "reproducible": by number, so that the same seed gives
     the same weights on CPU, whatever was killed and whenever."""

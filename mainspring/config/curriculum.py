@@ -4,24 +4,24 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from mainspring.config.section import MANY, Section, Within
+from mainspring.config.section import MANY, Counts, Section, Within
 
 SHUFFLED = "shuffled"
 
 
 class CurriculumConfig(Section):
-    kind: str = SHUFFLED
+    kind: Annotated[str, Counts.ROLLOUTS] = SHUFFLED
     """"shuffled": every task once in each pass, in random order. "band": tasks whose solve rate so
     far lies between `low` and `high`, and tasks not played yet. "prioritized": tasks in proportion
     to how often they fail. Or a function of your own as "package.module:function"."""
-    low: Annotated[float, Within()] = Field(default=0.1, ge=0, le=1)
+    low: Annotated[float, Within(), Counts.ROLLOUTS] = Field(default=0.1, ge=0, le=1)
     """Lowest solve rate of the band."""
-    high: Annotated[float, Within()] = Field(default=0.9, ge=0, le=1)
+    high: Annotated[float, Within(), Counts.ROLLOUTS] = Field(default=0.9, ge=0, le=1)
     """Highest solve rate of the band."""
-    outside: Annotated[float, Within()] = Field(default=0.05, ge=0, le=1)
+    outside: Annotated[float, Within(), Counts.ROLLOUTS] = Field(default=0.05, ge=0, le=1)
     """Weight of a task outside the band, and the smallest weight of "prioritized"; a task in the
     band or not played yet has weight 1."""
-    recent_groups: Annotated[int, Within(le=MANY)] = Field(default=2, ge=1)
+    recent_groups: Annotated[int, Within(le=MANY), Counts.ROLLOUTS] = Field(default=2, ge=1)
     """Number of newest groups of a task that its solve rate is taken over."""
     pass_rates_of: str = ""
     """Name of an evaluation with this task source. Its tasks whose pass rate there lies outside

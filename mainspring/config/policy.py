@@ -7,7 +7,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from mainspring.algorithms.gap import Dtype
 from mainspring.config.sampling import SamplingConfig
-from mainspring.config.section import BUNDLED, MANY_TOKENS, STORED, YEAR_S, Section, Within
+from mainspring.config.section import BUNDLED, MANY_TOKENS, STORED, YEAR_S, Counts, Section, Within
 from mainspring.status import PolicyApi, Publish
 
 ENDPOINTS_OWN = "default"
@@ -49,7 +49,9 @@ class PolicyConfig(Section):
     model: str = BUNDLED
     """"bundled" (made and warm-started by the campaign), a Hugging Face model directory (absolute,
     or relative to the campaign file), or with the OpenAI API the model's name at the endpoint."""
-    engines: tuple[str, ...] = Field(default=("http://127.0.0.1:30000",), min_length=1)
+    engines: Annotated[tuple[str, ...], Counts.AT_ONCE] = Field(
+        default=("http://127.0.0.1:30000",), min_length=1
+    )
     """Base URLs of the engines. With port 0 `mainspring train` chooses a free port."""
     dtype: Dtype = Dtype.FLOAT32
     """Precision of the engines; the default bounds of [trainer.gap] depend on it."""
@@ -67,7 +69,9 @@ class PolicyConfig(Section):
     CPUs), and what this does not reach loads the files (engines must reach the trainer's host); or
     "adapter", they keep the frozen model and load the adapters of each version alone (with
     [trainer.lora])."""
-    request_timeout_s: Annotated[float, Within(le=YEAR_S)] = Field(default=600.0, gt=0)
+    request_timeout_s: Annotated[float, Within(le=YEAR_S), Counts.ROLLOUTS] = Field(
+        default=600.0, gt=0
+    )
     """Time limit of one reply; then the request is repeated."""
 
     @field_validator("engines")

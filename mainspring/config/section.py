@@ -9,6 +9,7 @@ stored.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import (
@@ -37,6 +38,19 @@ MANY_TOKENS = 1_000_000_000
 """More tokens than a context or a batch can have."""
 LARGE = 1e6
 """Beyond any factor, coefficient or bound that means something; float32 still counts by it."""
+
+
+class Counts(StrEnum):
+    """Stands in the Annotated of a field, or of a whole section, that a stored campaign may change
+    (`mainspring.config.files.changes`). A field without it never changes: it is a part of what the
+    campaign is."""
+
+    STEPS = "steps"
+    """A change counts from a step on: for its batch and its update."""
+    ROLLOUTS = "rollouts"
+    """A change counts for rollouts that start later, under the version that a step begins with."""
+    AT_ONCE = "at once"
+    """A change counts at once: no weights follow from it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationInfo, model_validator
 
 from mainspring.algorithms.gap import GapConfig
-from mainspring.config.section import LARGE, MANY, MANY_TOKENS, YEAR_S, Switch, Within
+from mainspring.config.section import LARGE, MANY, MANY_TOKENS, YEAR_S, Counts, Switch, Within
 from mainspring.config.training.algorithm import AlgorithmConfig
 from mainspring.config.training.method_defaults import LORA_LR, filled
 from mainspring.config.training.optimizer import OptimizerConfig, WarmStartConfig
@@ -13,20 +13,20 @@ from mainspring.config.training.parallel import MCORE, PLAIN, ParallelConfig
 
 
 class TrainerConfig(AlgorithmConfig, ParallelConfig):
-    num_steps: Annotated[int, Within(le=MANY)] = Field(default=100, ge=1)
+    num_steps: Annotated[int, Within(le=MANY), Counts.STEPS] = Field(default=100, ge=1)
     """Steps of the whole campaign."""
-    groups_per_step: Annotated[int, Within(le=MANY)] = Field(default=8, ge=1)
+    groups_per_step: Annotated[int, Within(le=MANY), Counts.STEPS] = Field(default=8, ge=1)
     """Groups in the batch of a step, one task each."""
     group_size: Annotated[int, Within(le=MANY)] = Field(default=8, ge=2)
     """Rollouts in a group; their rewards are compared with each other."""
-    min_scored: Annotated[int | None, Within(le=MANY)] = Field(default=None, ge=1)
+    min_scored: Annotated[int | None, Within(le=MANY), Counts.ROLLOUTS] = Field(default=None, ge=1)
     """Minimum number of scored rollouts in a group; with fewer it is masked and replaced. Unset:
     half of `group_size`, at least 2."""
-    quorum: Annotated[int | None, Within(le=MANY)] = Field(default=None, ge=1)
+    quorum: Annotated[int | None, Within(le=MANY), Counts.ROLLOUTS] = Field(default=None, ge=1)
     """Number of scored rollouts of a group after which the others of it have `straggler_s` seconds
     left; then they end after their turn and are graded as they stand, so that a step does not wait
     for the slowest. Unset: a group waits for all of its rollouts."""
-    straggler_s: Annotated[float, Within(le=YEAR_S)] = Field(default=600.0, ge=0)
+    straggler_s: Annotated[float, Within(le=YEAR_S), Counts.ROLLOUTS] = Field(default=600.0, ge=0)
     """Seconds of replies and commands that are left to a rollout when `quorum` others have ended.
     Waiting for engines or nodes is not counted."""
     filter: str = "mixed"
@@ -35,32 +35,38 @@ class TrainerConfig(AlgorithmConfig, ParallelConfig):
     rollout. "none": all with enough scored rollouts. Or a function of your own as
     "package.module:function". Unset: "none" with the advantages "gae" and "reinforce_plus_plus",
     "solved" with "raft"."""
-    max_flat_groups: Annotated[int | None, Within(le=MANY_TOKENS)] = Field(default=None, ge=1)
+    max_flat_groups: Annotated[int | None, Within(le=MANY_TOKENS), Counts.STEPS] = Field(
+        default=None, ge=1
+    )
     """Number of flat groups in a row that end the campaign, and of groups that one step replaces
     because masks left nothing of them to train. Unset: 20 for each group of a step."""
-    max_staleness: Annotated[int, Within(le=1000)] = Field(default=1, ge=0)
+    max_staleness: Annotated[int, Within(le=1000), Counts.STEPS] = Field(default=1, ge=0)
     """Number of steps that rollouts may be ahead of training: 0 waits for each step, 1 overlaps
     with it. It bounds the groups in flight and ready, not the age of a token."""
-    max_token_staleness: Annotated[int | None, Within(le=MANY)] = Field(default=None, ge=0)
+    max_token_staleness: Annotated[int | None, Within(le=MANY), Counts.STEPS] = Field(
+        default=None, ge=0
+    )
     """Tokens older than this number of policy versions are kept as context and masked from the
     loss. Unset: no token is masked."""
     optimizer: OptimizerConfig = OptimizerConfig()
     warm_start: WarmStartConfig | None = None
-    checkpoint_every: Annotated[int, Within(le=MANY)] = Field(default=1, ge=1)
+    checkpoint_every: Annotated[int, Within(le=MANY), Counts.STEPS] = Field(default=1, ge=1)
     """Number of steps from one checkpoint (weights and optimizer) to the next. Versions between
     them have weights alone; after a crash their steps are trained again from the stored batches."""
     checkpoint_in_background: Switch = False
     """Whether steps continue while a checkpoint is written (engine "mcore"): a version is published
     with its weights alone, and training can resume from it once its checkpoint is on disk. That of
     the last step is waited for."""
-    keep_checkpoints: Annotated[int, Within(le=MANY)] = Field(default=2, ge=1)
+    keep_checkpoints: Annotated[int, Within(le=MANY), Counts.AT_ONCE] = Field(default=2, ge=1)
     """Number of newest checkpoints kept on disk."""
-    keep_best: Annotated[int, Within(le=MANY)] = Field(default=0, ge=0)
+    keep_best: Annotated[int, Within(le=MANY), Counts.AT_ONCE] = Field(default=0, ge=0)
     """Number of versions kept beside them: those that solved most tasks in evaluations."""
-    peak_tflops: Annotated[float | None, Within(le=LARGE)] = Field(default=None, gt=0)
+    peak_tflops: Annotated[float | None, Within(le=LARGE), Counts.AT_ONCE] = Field(
+        default=None, gt=0
+    )
     """Peak of one rank's device in TFLOP/s, which the metric `mfu` is a share of. Unset: known
     of usual GPUs by their names; of others, and of a CPU, `mfu` is not measured."""
-    gap: GapConfig = GapConfig()
+    gap: Annotated[GapConfig, Counts.STEPS] = GapConfig()
 
     @model_validator(mode="before")
     @classmethod

@@ -28,6 +28,7 @@ from mainspring.protocol.campaign import (
     PolicyRef,
     SendResult,
     StatusInput,
+    StatusResult,
     StepInput,
     StepResult,
     Survey,
@@ -247,7 +248,7 @@ SURVEY_CAMPAIGN = StoreCall("survey_campaign", SurveyInput, Survey)
 """Read where the campaign stands."""
 ADMIT_GROUPS = StoreCall("admit_groups", AdmitInput, AdmitResult)
 """Store the groups that may start now."""
-SET_CAMPAIGN_STATUS = StoreCall("set_campaign_status", StatusInput, CampaignRef)
+SET_CAMPAIGN_STATUS = StoreCall("set_campaign_status", StatusInput, StatusResult)
 """Write the campaign's status."""
 PLAN_STEP = StoreCall("plan_step", StepInput, PlanResult)
 """Fix the batch of a step."""

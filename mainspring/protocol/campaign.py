@@ -2,6 +2,7 @@
 
 from pydantic import BaseModel
 
+from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId
 from mainspring.protocol.rollout import RolloutResult
 from mainspring.status import CampaignStatus, GroupStatus, Publish
@@ -74,6 +75,11 @@ class CampaignRef(BaseModel):
     campaign: CampaignId
 
 
+class StatusResult(CampaignRef):
+    is_prolonged: bool = False
+    """It is not finished: a change gave it more steps before its end was written."""
+
+
 class PolicyRef(BaseModel):
     campaign: CampaignId
     version: int
@@ -134,6 +140,21 @@ class CampaignPlan(BaseModel):
     publish: Publish = Publish.DISK
 
 
+def plan_of(config: CampaignConfig) -> CampaignPlan:
+    trainer, evaluation = config.trainer, config.evaluation
+    return CampaignPlan(
+        num_steps=trainer.num_steps,
+        groups_per_step=trainer.groups_per_step,
+        max_staleness=trainer.max_staleness,
+        eval_every_steps=evaluation.every_steps,
+        eval_splits=list(evaluation.splits),
+        eval_greedy=evaluation.greedy,
+        eval_concurrency=evaluation.concurrency,
+        max_flat_groups=trainer.flat_groups_bound,
+        publish=config.policy.publish,
+    )
+
+
 class CampaignState(BaseModel):
     """Carried over continue-as-new. What is done stands in Postgres and is read there."""
 
@@ -188,6 +209,8 @@ class Survey(BaseModel):
     """The version that engines are to serve now, where it is not the newest."""
     next_index: int | None = None
     """Index of the next training group; None: an earlier version did not tell."""
+    plan: CampaignPlan | None = None
+    """The campaign's numbers for the next step; None: an earlier version did not tell."""
 
 
 class AdmitInput(BaseModel):

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from mainspring.algorithms.gap import LogprobGap
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.files.changes import FieldChange, at_step
 from mainspring.ids import CampaignId, campaign_id
 
 
@@ -32,9 +33,16 @@ class TrainerJob:
     """A campaign, as the trainer that holds its lease works on it."""
 
     config: CampaignConfig
+    """As it was stored."""
     origin: Origin
     epoch: int
     """Epoch of the lease; a newer one has taken over."""
+    changes: tuple[FieldChange, ...] = ()
+    """Made since then."""
+
+    def at(self, step: int) -> CampaignConfig:
+        """The configuration for a step, which counts from 1."""
+        return at_step(self.config, self.changes, step)
 
     @property
     def campaign(self) -> CampaignId:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,7 @@ from mainspring.algorithms.schedule import MAX_REPEATS, Batches, Drawn
 from mainspring.status import GroupStatus
 
 NUM_STEPS, PER_STEP = 5, 3
+STRIDE = NUM_STEPS * PER_STEP
 FLAT_DRAWS = {1, 7, 7 + NUM_STEPS * PER_STEP, 14}
 
 
@@ -80,6 +82,36 @@ def test_steps_do_not_depend_on_the_order_of_events(staleness: int) -> None:
             assert version == run.batches.version_of(step) == max(0, step - 1 - staleness)
 
 
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_a_campaign_may_be_prolonged_at_any_moment(staleness: int) -> None:
+    def runs(seed: int) -> Campaign:
+        rng = random.Random(seed)
+        campaign = Campaign(Batches(NUM_STEPS, PER_STEP, staleness), rng)
+        at = rng.randrange(1, NUM_STEPS + 1)
+        for _ in range(40_000):
+            lengths = campaign.batches.lengths
+            if campaign.newest >= at and not lengths:
+                longer = (NUM_STEPS, NUM_STEPS + 2)
+                campaign.batches = replace(campaign.batches, num_steps=longer[-1], lengths=longer)
+            elif campaign.newest >= NUM_STEPS + 1 and len(lengths) == 2:
+                longer = (*lengths, NUM_STEPS + 5)
+                campaign.batches = replace(campaign.batches, num_steps=longer[-1], lengths=longer)
+            if campaign.newest == NUM_STEPS + 5:
+                return campaign
+            campaign.do_something(outcome)
+        raise AssertionError(f"stuck at version {campaign.newest}: {campaign.groups}")
+
+    found = [runs(seed) for seed in range(40)]
+    assert len({str(run.steps) for run in found}) == 1
+    assert found[0].steps[:NUM_STEPS] == played(staleness, 0).steps, "what was played stays"
+    draws = [draw for step in found[0].steps for draw in step]
+    assert len(set(draws)) == len(draws)
+    for run in found:
+        for group, version in zip(run.groups, run.versions, strict=True):
+            step = run.batches.place_of(group.draw) // PER_STEP + 1
+            assert version == run.batches.version_of(step)
+
+
 def test_rollouts_overlap_with_training_at_staleness_1() -> None:
     batches = Batches(NUM_STEPS, PER_STEP, 1)
     assert batches.due([], first_step=1, published=0) == [0, 1, 2, 3, 4, 5]
@@ -119,15 +151,15 @@ def test_what_stays_masked_or_is_discarded_gives_way() -> None:
     batches = Batches(NUM_STEPS, PER_STEP, 0)
     masked = Drawn(0, GroupStatus.MASKED)
     assert batches.next_draw(0, [masked] * MAX_REPEATS) == 0
-    assert batches.next_draw(0, [masked] * (MAX_REPEATS + 1)) == batches.stride
+    assert batches.next_draw(0, [masked] * (MAX_REPEATS + 1)) == STRIDE
     discarded = Drawn(0, GroupStatus.MASKED, is_discarded=True)
-    assert batches.next_draw(0, [discarded]) == batches.stride
-    after = [discarded, Drawn(batches.stride, GroupStatus.FLAT)]
-    assert batches.next_draw(0, after) == 2 * batches.stride
+    assert batches.next_draw(0, [discarded]) == STRIDE
+    after = [discarded, Drawn(STRIDE, GroupStatus.FLAT)]
+    assert batches.next_draw(0, after) == 2 * STRIDE
 
 
 def test_the_last_version_waits_for_nothing() -> None:
     batches = Batches(NUM_STEPS, PER_STEP, 1)
-    used = [Drawn(draw, GroupStatus.CONSUMED) for draw in range(batches.stride)]
+    used = [Drawn(draw, GroupStatus.CONSUMED) for draw in range(STRIDE)]
     assert batches.servable(NUM_STEPS, used) == NUM_STEPS
     assert batches.due(used, first_step=NUM_STEPS + 1, published=NUM_STEPS) == []

@@ -73,6 +73,23 @@ def steps(
     return found
 
 
+def changed_steps(
+    rank: int,
+    store: str,
+    before: CampaignConfig,
+    after: CampaignConfig,
+    model_dir: Path,
+    samples: list[Sample],
+    out: Path,
+) -> None:
+    """Three steps, of which the last two run with a changed configuration."""
+    joined(rank, store, before)
+    trainer = TrainerRank(before, model_dir, rank=rank)
+    for step, config in enumerate((before, after, after)):
+        trainer.train_step(samples, step=step, current_version=0, config=config)
+    trainer.export_hf(out)
+
+
 def plain_steps(
     rank: int, store: str, config: CampaignConfig, model_dir: Path, samples: list[Sample], out: Path
 ) -> list[Any]:

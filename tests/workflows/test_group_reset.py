@@ -17,7 +17,6 @@ from temporalio.client import WorkflowFailureError, WorkflowHandle
 
 from activities.rollouts import make_group
 from cli.operations.runs import campaign_launch as launch
-from infra.db.cache import FactCache
 from infra.db.rollouts import groups, rollouts
 from mainspring.ids import (
     ROLLOUT_QUEUE,
@@ -84,7 +83,7 @@ async def test_a_rollout_that_is_reset_or_terminated_stays_in_its_group(cluster)
 async def test_a_group_that_is_cancelled_before_it_begins_is_closed(cluster: Cluster) -> None:
     campaign = await launch.create(cluster.db, await small_config(cluster))
     ask = GroupInput(campaign=campaign, index=0, policy_version=0)
-    group = (await make_group(cluster.db, FactCache(cluster.db), ask)).id
+    group = (await make_group(cluster.db, ask)).id
     handle = await cluster.client.start_workflow(
         Workflow.GROUP,
         ask,

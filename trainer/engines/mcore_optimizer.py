@@ -30,23 +30,28 @@ class McoreOptimizer:
                 "optimizer_offload_fraction": 1.0,
                 "use_precision_aware_optimizer": True,
             }
+        self._settings = McoreConfig(
+            optimizer="adam",
+            lr=config.lr,
+            weight_decay=config.weight_decay,
+            adam_beta1=config.betas[0],
+            adam_beta2=config.betas[1],
+            adam_eps=config.eps,
+            clip_grad=config.max_grad_norm,
+            bf16=in_bfloat16,
+            params_dtype=torch.bfloat16 if in_bfloat16 else torch.float32,
+            use_distributed_optimizer=True,
+            **offload,
+        )
         self.inner = get_megatron_optimizer(
-            McoreConfig(
-                optimizer="adam",
-                lr=config.lr,
-                weight_decay=config.weight_decay,
-                adam_beta1=config.betas[0],
-                adam_beta2=config.betas[1],
-                adam_eps=config.eps,
-                clip_grad=config.max_grad_norm,
-                bf16=in_bfloat16,
-                params_dtype=torch.bfloat16 if in_bfloat16 else torch.float32,
-                use_distributed_optimizer=True,
-                **offload,
-            ),
+            self._settings,
             [model],
             config_overrides={},  # decay all weights alike, as the plain engine's AdamW does
         )
+
+    def run_with(self, config: OptimizerConfig) -> None:
+        self._lr = config.lr
+        self._settings.clip_grad = config.max_grad_norm
 
     def reduce_and_clip(self) -> float:
         """The pass has summed the gradients over all ranks, and `step` clips them."""

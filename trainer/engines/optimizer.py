@@ -103,6 +103,9 @@ class PolicyOptimizer:
                 weight_decay=config.weight_decay,
             )
 
+    def run_with(self, config: OptimizerConfig) -> None:
+        self._config = config
+
     def reduce_and_clip(self) -> float:
         """Make this rank's gradients the batch's; returns their norm before clipping."""
         reduce_gradients(self._model, self._processes)

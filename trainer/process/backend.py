@@ -83,8 +83,12 @@ class RayTrainer:
         """`step` counts from 1 and starts from version step - 1. Raises BatchFileDamaged."""
         version, self._version = self._version, None
         assert version is not None and version == step - 1, f"step {step} on version {version}"
+        assert self._job is not None
+        config = self._job.at(step)
         with self._moving_to(step, samples) as batch:
-            return self.ranks.train_step(batch, step=version, current_version=version)
+            return self.ranks.train_step(
+                batch, step=version, current_version=version, config=config
+            )
 
     def supervised_step(
         self, samples: list[Sample], step: int, num_steps: int

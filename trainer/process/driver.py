@@ -121,16 +121,21 @@ class TrainerDriver:
         return self._on_batch(RankCalls.sft_step, batch, step=step, num_steps=num_steps)[0]
 
     def train_step(
-        self, samples: Sequence[Sample] | BatchFile, *, step: int, current_version: int
+        self,
+        samples: Sequence[Sample] | BatchFile,
+        *,
+        step: int,
+        current_version: int,
+        config: CampaignConfig | None = None,
     ) -> StepMetrics:
         """See `TrainerRank.train_step`. Samples given as they are pass through Ray's object store,
         which a large batch does not fit into. Raises BatchFileDamaged."""
         method = RankCalls.train_step
+        given = {"step": step, "current_version": current_version, "config": config}
         if isinstance(samples, BatchFile):
-            of_ranks = self._on_batch(method, samples, step=step, current_version=current_version)
+            of_ranks = self._on_batch(method, samples, **given)
         else:
-            shared = list(samples)
-            of_ranks = self._all(method, shared, step=step, current_version=current_version)
+            of_ranks = self._all(method, list(samples), **given)
         return of_all_ranks(of_ranks)
 
     def begin_critic(self) -> None:

@@ -190,10 +190,15 @@ class TrainerRank:
         return step.run(sequences, scale, self._campaign.name, what)
 
     def train_step(
-        self, samples: Sequence[Sample], *, step: int, current_version: int
+        self,
+        samples: Sequence[Sample],
+        *,
+        step: int,
+        current_version: int,
+        config: CampaignConfig | None = None,
     ) -> StepMetrics:
         """One policy-gradient step, `updates_per_step` passes over the `mini_batches` of its batch;
-        `step` counts from 0.
+        `step` counts from 0. `config`: the campaign as it is for this step; None: as before.
 
         Raises LogprobGapTooLarge, and then nothing has moved; NonFiniteStep and AlgorithmBroken,
         after which the weights are those before the failing update.
@@ -206,6 +211,8 @@ class TrainerRank:
         A critic makes the advantages before, and is trained after; in its first steps it alone.
         """
         optimizer = self._enter(Phase.POLICY)
+        if config is not None:
+            self._run_with(config, optimizer)
         gradient = GradientDigest()
         if self._is_reproducible and isinstance(optimizer, WatchedOptimizer):
             optimizer.watch = gradient.add
@@ -236,6 +243,15 @@ class TrainerRank:
             peak_flops=self._cost.peak_flops,
             rank_memory_peak_gib=self._cost.memory_peak_gib(),
         )
+
+    def _run_with(self, config: CampaignConfig, optimizer: StepOptimizer) -> None:
+        """Take what a campaign may change; what it is was decided when the rank was built."""
+        if config.trainer != self._config:
+            self._loss = find_loss(config.trainer)
+        self._config, self._campaign = config.trainer, config
+        optimizer.run_with(config.trainer.optimizer)
+        if self._critic is not None:
+            self._critic.run_with(config.trainer)
 
     def _step_with_critic(
         self,

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mainspring.artifacts.stamp import Stamp
+from mainspring.config.campaign import CampaignConfig
 from mainspring.training.sending import Bucket
 from mainspring.training.step_metrics import StepMetrics, SupervisedMetrics
 from mainspring.trajectories.samples import Sample
@@ -39,7 +40,12 @@ class RankCalls(Protocol):
     ) -> SupervisedMetrics: ...
 
     def train_step(
-        self, samples: Sequence[Sample], *, step: int, current_version: int
+        self,
+        samples: Sequence[Sample],
+        *,
+        step: int,
+        current_version: int,
+        config: CampaignConfig | None = None,
     ) -> StepMetrics: ...
 
     def logprobs(

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from mainspring.algorithms.gae import explained_variance, gae_of_branches, whitened
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.section import STORED
+from mainspring.config.trainer import TrainerConfig
 from mainspring.config.training.critic import CriticConfig
 from mainspring.config.training.optimizer import OptimizerConfig
 from mainspring.config.training.parallel import MCORE, ParallelConfig
@@ -69,6 +70,10 @@ class Critic:
     def _fresh_optimizer(self) -> StepOptimizer:
         fields = {"lr": self._config.lr, "max_grad_norm": self._config.max_grad_norm}
         return self.engine.optimizer(OptimizerConfig.model_validate(fields, context=STORED))
+
+    def run_with(self, trainer: TrainerConfig) -> None:
+        """Take what a campaign may change."""
+        self._trainer = trainer
 
     def begin_as(self, policy: Weights) -> None:
         """Take the layers that the policy has now; head and optimizer start anew."""

@@ -65,7 +65,7 @@ from mainspring.ids import (
     campaign_id,
     campaign_workflow,
 )
-from mainspring.protocol.campaign import CampaignPlan, CampaignState
+from mainspring.protocol.campaign import CampaignState, plan_of
 from mainspring.protocol.names import WORKFLOW_TASK_TIMEOUT, Workflow
 from mainspring.protocol.run import RunState
 from mainspring.protocol.sft import SftState
@@ -377,16 +377,6 @@ def _state(config: CampaignConfig, paused: bool) -> CampaignState:
     """Input of the workflow's decisions; where the campaign stands it reads from the store."""
     return CampaignState(
         campaign=CampaignId(config.name),
-        plan=CampaignPlan(
-            num_steps=config.trainer.num_steps,
-            groups_per_step=config.trainer.groups_per_step,
-            max_staleness=config.trainer.max_staleness,
-            eval_every_steps=config.evaluation.every_steps,
-            eval_splits=list(config.evaluation.splits),
-            eval_greedy=config.evaluation.greedy,
-            eval_concurrency=config.evaluation.concurrency,
-            max_flat_groups=config.trainer.flat_groups_bound,
-            publish=config.policy.publish,
-        ),
+        plan=plan_of(config),
         paused=paused,
     )

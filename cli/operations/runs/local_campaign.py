@@ -34,6 +34,7 @@ from cli.operations.machine.local_engines import Hardware, this_machine
 from cli.operations.machine.spoken import spoken
 from cli.operations.machine.supervisor import Supervisor
 from cli.operations.runs import campaign_launch as launch
+from cli.operations.runs.campaign_changes import Agree, change_by_file
 from cli.operations.runs.run_to_end import run_to_end
 from cli.operations.runs.watch import require_finished
 from infra.db.connect import open_database
@@ -74,6 +75,8 @@ class Telling:
     say: Callable[[str], None]
     show: Callable[[Sequence[Item]], None]
     """The checklist, once."""
+    agree: Agree
+    """Asks whether a stored campaign is to be changed as its file was; raises if not."""
     for_a_program: bool = False
     """Standard output is: progress is shown on the other one."""
 
@@ -179,7 +182,10 @@ async def _train(
                 items = await checklist.of_the_tasks(config, db)
                 telling.show(items)
                 checklist.require(config.name, items)
+            if not as_stored:
+                await change_by_file(db, config, telling.agree)
             campaign = await launch.create(db, config, here=await backends_here())
+            config = training((await campaigns.get(db, campaign)).config)
             await _run(db, settings, config, campaign, hardware, telling)
             telling.say("writing the report")
             data = await collect(

@@ -8,6 +8,7 @@ from sqlalchemy import ColumnElement, Select, and_, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.tables.models import ExecutionRow, GroupRow, RolloutRow
+from infra.db.training import draws
 from mainspring.algorithms.schedule import MAX_REPEATS, Batches
 from mainspring.artifacts.reproducibility import Cause, Deviation
 from mainspring.ids import CampaignId
@@ -20,7 +21,7 @@ async def read(
     connection: AsyncConnection, campaign: CampaignId, batches: Batches
 ) -> list[Deviation]:
     """Deviations from the schedule, ordered by step, then group and rollout."""
-    step = GroupRow.draw % batches.stride // batches.groups_per_step + 1
+    step = draws.place_of(batches) // batches.groups_per_step + 1
     deviations = [
         Deviation(step=row.step, cause=cause, group=row.group, rollout=row.rollout)
         for cause, statement in _of_rollouts(campaign, step)

@@ -15,8 +15,13 @@ from infra.db.reading import deviations
 from infra.db.runs.campaigns import CampaignRecord
 from infra.db.tables.models import CallRow, RolloutRow, StepGroupRow
 from infra.db.training.fingerprints import of_campaign
-from mainspring.artifacts.reproducibility import CampaignFingerprint, StepFingerprint
+from mainspring.artifacts.reproducibility import (
+    CampaignFingerprint,
+    ChangeFingerprint,
+    StepFingerprint,
+)
 from mainspring.config.any_run import training
+from mainspring.config.files.changes import ALWAYS
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId
 
@@ -26,14 +31,15 @@ async def read(
 ) -> CampaignFingerprint:
     """The campaign's fingerprint. Raises UsageError for what is no reproducible campaign."""
     config = training(record.config)
-    if config.batches is None:
+    batches = record.batches
+    if batches is None:
         raise UsageError(
             f"campaign {record.id} has no fingerprint: its schedule is {config.schedule.value!r}",
             remedy='start one with schedule = "reproducible"',
         )
     versions = {policy.version: policy.fingerprint for policy in await of_campaign(db, record.id)}
     async with db.snapshot() as connection:
-        departures = await deviations.read(connection, record.id, config.batches)
+        departures = await deviations.read(connection, record.id, batches)
         calls = await call_digests(connection, record.id) if with_calls else None
     steps = [
         StepFingerprint(
@@ -54,6 +60,11 @@ async def read(
         base_weights=first.weights if first else None,
         steps=steps,
         deviations=departures,
+        changes=[
+            ChangeFingerprint(field=change.field, value=change.after, from_step=change.from_step)
+            for change in record.changes
+            if change.from_step != ALWAYS
+        ],
     )
 
 

@@ -1,22 +1,18 @@
-"""Campaigns: their configuration, which is fixed, and the status of each.
+"""Campaigns: their configuration and the status of each.
 
 Invariants: creating twice with one configuration is creating once; a stored configuration never
-changes but for its concurrency and its trackers; a finished training campaign stays finished.
+changes but for its concurrency and its trackers: other changes are rows beside it (`changes`); a
+training campaign that has finished stays so until a change prolongs it.
 """
 
-import hashlib
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import ValidationError
 from sqlalchemy import (
     ARRAY,
     Integer,
-    Row,
     Text,
     case,
     cast,
@@ -31,52 +27,25 @@ from sqlalchemy.dialects.postgresql import insert as postgres_insert
 
 from infra.db.database import Database
 from infra.db.fence import unknown
+from infra.db.runs.campaign_record import COLUMNS, CampaignRecord, record_of
 from infra.db.tables.models import CampaignRow, SelectionRow
 from infra.db.tasks.selections import Selected
 from mainspring.config.any_run import AnyRun, concurrency_of, training, with_concurrency
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.files.changes import (
+    counts_of,
+    differences,
+    unchanged,
+)
 from mainspring.config.files.errors import shortened, shown
-from mainspring.config.files.stored import RESUMED_ON, lacks_device, read_stored
+from mainspring.config.files.stored import RESUMED_ON
 from mainspring.config.sft import SftConfig
 from mainspring.config.training.method_defaults import as_stored
-from mainspring.errors import ConfigError, UsageError
+from mainspring.errors import UsageError
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignKind, CampaignStatus, Incomplete
 
 ENDS = (CampaignStatus.FINISHED, CampaignStatus.CANCELLED, CampaignStatus.FAILED)
-_COLUMNS = (
-    CampaignRow.id,
-    CampaignRow.kind,
-    CampaignRow.config,
-    CampaignRow.status,
-    CampaignRow.error,
-    CampaignRow.created_at,
-    CampaignRow.finished_at,
-    CampaignRow.uid,
-    CampaignRow.incomplete,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class CampaignRecord:
-    id: CampaignId
-    config: AnyRun
-    status: CampaignStatus
-    error: str | None
-    created_at: datetime
-    finished_at: datetime | None
-    uid: str
-    """Tells it from another campaign of this name, in another store or another time."""
-    config_digest: str
-    """Digest of what shapes its weights, as it was stored, whatever version reads it."""
-    lacks_device: bool = False
-    """A version without `trainer.device` stored it: it resumes on the device that is given."""
-    incomplete: Incomplete | None = None
-    """Why its rows are not all there; None: they are."""
-
-    @property
-    def kind(self) -> CampaignKind:
-        return self.config.kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,27 +76,15 @@ async def create(db: Database, config: AnyRun, selected: Sequence[Selected] = ()
     if created is not None:
         return True
     stored = await get(db, CampaignId(config.name))
-    refuse_incomplete(stored.id, stored.incomplete)
-    if stored.kind is not config.kind:
-        raise UsageError(
-            f"campaign {config.name} exists, and its kind is {stored.kind}, not {config.kind}",
-            remedy="give the new one another name",
-        )
-    if isinstance(config, CampaignConfig) and isinstance(stored.config, CampaignConfig):
-        trainer = as_stored(config.trainer, stored.config.trainer)
-        config = config.model_copy(update={"trainer": trainer})
-    # How many rollouts run at once, and who is told of them, is not what a run is.
-    before = with_concurrency(stored.config, concurrency_of(config))
-    if isinstance(config, CampaignConfig | SftConfig):
-        before = before.model_copy(update={"tracking": config.tracking})
-    config = _at_stored_ports(config, stored.config)
-    if stored.lacks_device and isinstance(config, CampaignConfig):
-        before, config = _on_given_device(training(before), config)
-    differing = sorted(_differences(before.model_dump(), config.model_dump()))
+    before, config = _compared(stored, config)
+    differing = differences(before, config)
     if differing:
+        lines = [
+            f"  {path}: {shown(old)} -> {shown(new)}" for path, (old, new) in differing.items()
+        ]
         raise UsageError(
-            "\n".join([f"campaign {config.name} exists with other fields:", *shortened(differing)]),
-            remedy="give the new campaign another name, or use the configuration it was made with",
+            "\n".join([f"campaign {config.name} exists with other fields:", *shortened(lines)]),
+            remedy=_remedy(config, differing),
         )
     changed: Any = CampaignRow.config
     if not isinstance(config, SftConfig):
@@ -154,6 +111,44 @@ async def create(db: Database, config: AnyRun, selected: Sequence[Selected] = ()
     return False
 
 
+async def changed_values(db: Database, config: CampaignConfig) -> list[tuple[tuple[str, ...], Any]]:
+    """Fields, each by the parts of its name, in which a configuration differs from the stored
+    campaign of its name, with their new values; empty where some of them can never change, and for
+    a campaign that is not stored."""
+    stored = await find(db, CampaignId(config.name))
+    if stored is None:
+        return []
+    before, wanted = _compared(stored, config)
+    differing = differences(before, wanted)
+    if not all(map(counts_of, differing)):
+        return []
+    return [(tuple(field.split(".")), after) for field, (_, after) in differing.items()]
+
+
+def _compared(stored: CampaignRecord, config: AnyRun) -> tuple[AnyRun, AnyRun]:
+    """The stored configuration and the given one, without what may differ. Raises UsageError for
+    runs of two kinds, and where rows are missing."""
+    refuse_incomplete(stored.id, stored.incomplete)
+    if stored.kind is not config.kind:
+        raise UsageError(
+            f"campaign {config.name} exists, and its kind is {stored.kind}, not {config.kind}",
+            remedy="give the new one another name",
+        )
+    if isinstance(config, CampaignConfig) and isinstance(stored.config, CampaignConfig):
+        trainer = as_stored(config.trainer, stored.config.trainer)
+        config = config.model_copy(update={"trainer": trainer})
+    # How many rollouts run at once, and who is told of them, is not what a run is.
+    before = with_concurrency(stored.config, concurrency_of(config))
+    if isinstance(config, CampaignConfig | SftConfig):
+        before = before.model_copy(update={"tracking": config.tracking})
+    config = _at_stored_ports(config, stored.config)
+    if stored.lacks_device and isinstance(config, CampaignConfig):
+        before, config = _on_given_device(training(before), config)
+    if isinstance(config, CampaignConfig) and stored.stored is not None:
+        config = unchanged(training(stored.stored), stored.changes, config)
+    return before, config
+
+
 async def get(db: Database, campaign: CampaignId) -> CampaignRecord:
     """The campaign's record. Raises UnknownId."""
     record = await find(db, campaign)
@@ -165,18 +160,18 @@ async def get(db: Database, campaign: CampaignId) -> CampaignRecord:
 async def find(db: Database, campaign: CampaignId) -> CampaignRecord | None:
     """The campaign's record; None when it is not stored."""
     async with db.transaction() as connection:
-        result = await connection.execute(select(*_COLUMNS).where(CampaignRow.id == campaign))
+        result = await connection.execute(select(*COLUMNS).where(CampaignRow.id == campaign))
         row = result.one_or_none()
-    return None if row is None else _record(row)
+    return None if row is None else record_of(row)
 
 
 async def list_all(db: Database) -> list[CampaignRecord]:
     """All runs, newest first."""
     async with db.transaction() as connection:
         rows = await connection.execute(
-            select(*_COLUMNS).order_by(CampaignRow.created_at.desc(), CampaignRow.id)
+            select(*COLUMNS).order_by(CampaignRow.created_at.desc(), CampaignRow.id)
         )
-        return [_record(row) for row in rows]
+        return [record_of(row) for row in rows]
 
 
 async def set_status(
@@ -194,6 +189,32 @@ async def set_status(
             .returning(CampaignRow.status)
         )
     return new_status or (await get(db, campaign)).status
+
+
+async def finish(db: Database, campaign: CampaignId) -> bool:
+    """Give a run the status of its end in order. False, and nothing changed, when it is a training
+    campaign with steps left: a change prolonged it in the meantime."""
+    async with db.transaction() as connection:
+        # A change of its number of steps comes before this or after it.
+        await connection.execute(
+            select(CampaignRow.id).where(CampaignRow.id == campaign).with_for_update()
+        )
+        row = (
+            await connection.execute(select(*COLUMNS).where(CampaignRow.id == campaign))
+        ).one_or_none()
+        if row is None:
+            raise unknown("campaign", campaign)
+        record = record_of(row)
+        if isinstance(record.config, CampaignConfig) and record.changes:
+            has_more = (row.newest or 0) < record.config.trainer.num_steps
+            if has_more:
+                return False
+        await connection.execute(
+            update(CampaignRow)
+            .where(CampaignRow.id == campaign, CampaignRow.status != CampaignStatus.FINISHED)
+            .values(status=CampaignStatus.FINISHED, error=None, finished_at=func.now())
+        )
+    return True
 
 
 async def resume(
@@ -268,6 +289,15 @@ async def reopen(db: Database, campaign: CampaignId) -> None:
         )
 
 
+def _remedy(config: AnyRun, fields: Collection[str]) -> str:
+    if isinstance(config, CampaignConfig) and all(map(counts_of, fields)):
+        return (
+            f"change them with `mainspring campaign set {config.name} FIELD=VALUE`, or use the "
+            "configuration it was made with"
+        )
+    return "give the new campaign another name, or use the configuration it was made with"
+
+
 def refuse_incomplete(campaign: CampaignId, incomplete: Incomplete | None) -> None:
     """Refuse a campaign whose rows are not all there. Raises UsageError."""
     if error := not_whole(campaign, incomplete):
@@ -288,37 +318,6 @@ def not_whole(campaign: CampaignId, incomplete: Incomplete | None) -> UsageError
             f"`mainspring campaign delete {campaign}` removes what was restored",
         )
     return None
-
-
-def _record(row: Row[Any]) -> CampaignRecord:
-    try:
-        config = read_stored(row.kind, row.config)
-    except ValidationError as error:
-        # The first part is the kind.
-        field = ".".join(map(str, error.errors()[0]["loc"][1:]))
-        raise ConfigError(
-            f"campaign {row.id} was stored by another version: {field}: {error.errors()[0]['msg']}",
-            remedy="use the version of Mainspring that made it",
-        ) from None
-    # What is measured, and who is told of it, shapes no weights.
-    shaping = {
-        name: section
-        for name, section in row.config.items()
-        if name not in ("evaluation", "tracking", RESUMED_ON)
-    }
-    raw = json.dumps(shaping, sort_keys=True, separators=(",", ":"))
-    return CampaignRecord(
-        row.id,
-        config,
-        row.status,
-        row.error,
-        row.created_at,
-        row.finished_at,
-        uid=row.uid,
-        config_digest=hashlib.sha256(raw.encode()).hexdigest(),
-        lacks_device=lacks_device(row.kind, row.config),
-        incomplete=row.incomplete,
-    )
 
 
 def _on_given_device(
@@ -346,11 +345,3 @@ def _at_stored_ports(config: AnyRun, stored: AnyRun) -> AnyRun:
     )
     policy = config.policy.model_copy(update={"engines": engines})
     return config.model_copy(update={"policy": policy})
-
-
-def _differences(stored: Any, given: Any, path: str = "") -> Iterator[str]:
-    if isinstance(stored, dict) and isinstance(given, dict):
-        for key in stored.keys() | given.keys():
-            yield from _differences(stored.get(key), given.get(key), f"{path}.{key}".lstrip("."))
-    elif stored != given:
-        yield f"  {path}: {shown(stored)} -> {shown(given)}"

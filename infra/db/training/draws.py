@@ -4,7 +4,7 @@ Invariant: what is read decides alone, so two that read the same store start the
 by `standing` and `steps`; the rules are those of `algorithms.schedule`.
 """
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, case, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.tables.models import GroupRow, StepGroupRow
@@ -22,7 +22,7 @@ async def of_steps_after(
         .where(
             GroupRow.campaign_id == campaign,
             GroupRow.kind == GroupKind.TRAIN,
-            _place(batches) >= version * batches.groups_per_step,
+            place_of(batches) >= version * batches.groups_per_step,
         )
         .order_by(GroupRow.index)
     )
@@ -33,7 +33,7 @@ async def ready_for(
     connection: AsyncConnection, campaign: CampaignId, batches: Batches, step: int
 ) -> list[GroupId]:
     """One ready group a place, in the order of the places; short when a place has none."""
-    place, places = _place(batches), batches.places(step)
+    place, places = place_of(batches), batches.places(step)
     drawn_groups = select(StepGroupRow.group_id).where(StepGroupRow.campaign_id == campaign)
     ids = await connection.scalars(
         select(GroupRow.id)
@@ -51,5 +51,14 @@ async def ready_for(
     return [GroupId(id) for id in ids]
 
 
-def _place(batches: Batches) -> ColumnElement[int]:
-    return GroupRow.draw % batches.stride
+def place_of(batches: Batches) -> ColumnElement[int]:
+    """The place of a group's draw, as `Batches.place_of`."""
+    return case(
+        *(
+            (
+                GroupRow.draw >= part.first_draw,
+                part.first_place + (GroupRow.draw - part.first_draw) % part.num_places,
+            )
+            for part in reversed([*batches.parts()])
+        )
+    )

@@ -14,16 +14,17 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.database import Database
 from infra.db.fence import unknown
+from infra.db.runs.campaign_record import COLUMNS, record_of
 from infra.db.tables.models import CampaignRow, GroupRow, PolicyVersionRow, StepGroupRow, StepRow
 from infra.db.training import draws
 from infra.db.training.fingerprints import recorded
 from infra.db.training.trainers import refuse_fenced
-from mainspring.algorithms.schedule import Batches
 from mainspring.artifacts.fingerprint import Fingerprint
 from mainspring.artifacts.stamp import Stamp
+from mainspring.config.any_run import training
 from mainspring.errors import MainspringError
 from mainspring.ids import CampaignId, GroupId
-from mainspring.status import GroupKind, GroupStatus, StepStatus
+from mainspring.status import CampaignKind, GroupKind, GroupStatus, StepStatus
 
 _COLUMNS = (
     StepRow.campaign_id,
@@ -53,19 +54,26 @@ async def plan_step(
     campaign: CampaignId,
     step: int,
     num_groups: int,
-    batches: Batches | None = None,
 ) -> list[GroupId]:
     """Fix the batch of a step: of the ready groups those that were admitted first, whose tokens are
-    the oldest; of a reproducible campaign (`batches`) those of the step's own places. A planned
-    step keeps its groups; an empty list, and nothing planned, when fewer than `num_groups` are
-    ready. Raises StepOutOfOrder when the step before is not done."""
+    the oldest; of a reproducible campaign those of the step's own places. A planned step keeps its
+    groups; an empty list, and nothing planned, when fewer than `num_groups` are ready, or than a
+    change asks for that counts by now. Raises StepOutOfOrder when the step before is not done."""
     async with db.transaction() as connection:
-        # Two plans of one campaign take turns: the second one sees what the first one took.
+        # Two plans of one campaign take turns: the second one sees what the first one took. So do
+        # a plan and a change, which counts for this step or for the next one.
         locked = await connection.scalar(
             select(CampaignRow.id).where(CampaignRow.id == campaign).with_for_update(key_share=True)
         )
         if locked is None:
             raise unknown("campaign", campaign)
+        batches = None
+        row = (await connection.execute(select(*COLUMNS).where(CampaignRow.id == campaign))).one()
+        if row.kind is CampaignKind.TRAIN:
+            record = record_of(row)
+            batches = record.batches
+            if record.changes:
+                num_groups = training(record.at(step)).trainer.groups_per_step
         planned = await groups_of(connection, campaign, step)
         if planned:
             return planned

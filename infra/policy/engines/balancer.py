@@ -22,6 +22,10 @@ class Balancer:
         self._sticky: OrderedDict[str, str] = OrderedDict()
         self._avoid_until: dict[str, float] = {}
 
+    def use(self, engines: Sequence[str]) -> None:
+        """From now on these; requests that are under way end where they are."""
+        self._engines = tuple(engines)
+
     def candidates(self, sticky: str) -> list[str]:
         """All engines, the best for this key first."""
         now = time.monotonic()
@@ -30,7 +34,7 @@ class Balancer:
             key=lambda url: (self._avoid_until.get(url, 0.0) > now, self._in_flight[url]),
         )
         preferred = self._sticky.get(sticky)
-        if preferred is not None and self._avoid_until.get(preferred, 0.0) <= now:
+        if preferred in ordered and self._avoid_until.get(preferred, 0.0) <= now:
             ordered.remove(preferred)
             ordered.insert(0, preferred)
         return ordered

@@ -109,7 +109,7 @@ class SGLangClient:
         self._is_known = is_known
         self._doubtful: set[str] = set()
         """Engines that did not answer: the process that answers next may be another one."""
-        self._balancer = Balancer([url.rstrip("/") for url in engines])
+        self._balancer = Balancer(_addresses(engines))
         self._wire = Wire(timeout_s, api_key)
         self._pulse = Pulse(self._wire.answers)
         self._loading: Loading = WholeModel()
@@ -138,6 +138,10 @@ class SGLangClient:
 
     async def aclose(self) -> None:
         await self._wire.aclose()
+
+    def use(self, engines: Sequence[str]) -> None:
+        """Ask these engines from now on; requests that are under way end where they are."""
+        self._balancer.use(_addresses(engines))
 
     async def generate(
         self,
@@ -329,3 +333,7 @@ class SGLangClient:
 
 async def _any_label(label: WeightLabel) -> bool:
     return True
+
+
+def _addresses(engines: Sequence[str]) -> list[str]:
+    return [url.rstrip("/") for url in engines]

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from mainspring.config.agents.context import ContextConfig
 from mainspring.config.agents.prompts import PromptsConfig
 from mainspring.config.files.presets import Preset
-from mainspring.config.section import MANY, MANY_TOKENS, YEAR_S, Section, Switch, Within
+from mainspring.config.section import MANY, MANY_TOKENS, YEAR_S, Counts, Section, Switch, Within
 from mainspring.programs.record import BranchKind
 
 AGENT_LIMITS = (
@@ -73,12 +73,16 @@ class AgentConfig(Section):
     max_format_errors: Annotated[int, Within(le=MANY)] = Field(default=3, ge=1)
     """Malformed replies in a row that end the rollout. For the bash agent a reply is malformed
     without exactly one bash block."""
-    command_timeout_s: Annotated[float, Within()] = Field(default=60.0, gt=0, le=3600)
+    command_timeout_s: Annotated[float, Within(), Counts.ROLLOUTS] = Field(
+        default=60.0, gt=0, le=3600
+    )
     """Time limit of one command; then its whole process group is killed."""
     observation_chars: Annotated[int, Within(le=MANY_TOKENS)] = Field(default=10_000, ge=200)
     """Maximum number of characters that the agent sees of an output. Of a longer one it sees the
     beginning and the end, half of this number each."""
-    rollout_timeout_s: Annotated[float, Within(le=YEAR_S)] = Field(default=1800.0, gt=0)
+    rollout_timeout_s: Annotated[float, Within(le=YEAR_S), Counts.ROLLOUTS] = Field(
+        default=1800.0, gt=0
+    )
     """Time that a rollout's replies and commands may take together; then the working tree is
     graded. Waiting for an engine, a node or a retry does not count."""
     kind: str = "bash"
@@ -121,10 +125,10 @@ class AgentConfig(Section):
     train: tuple[BranchKind, ...] = Field(default=(BranchKind.MAIN, BranchKind.AGENT), min_length=1)
     """Branches of a program's calls that are trained: "main", "agent" (sub-agents), "side" (titles
     and summaries)."""
-    requests_per_minute: Annotated[int, Within(le=MANY)] = Field(default=120, ge=1)
+    requests_per_minute: Annotated[int, Within(le=MANY), Counts.ROLLOUTS] = Field(default=120, ge=1)
     """More requests of a program within a minute end the rollout. Those count as well that repeat
     earlier ones and are answered from the store."""
-    parallel_requests: Annotated[int, Within()] = Field(default=8, ge=1, le=64)
+    parallel_requests: Annotated[int, Within(), Counts.ROLLOUTS] = Field(default=8, ge=1, le=64)
     """Requests of a program that are answered at once; more wait."""
 
     @model_validator(mode="before")

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from mainspring.config.policy import checked_url
-from mainspring.config.section import MANY_TOKENS, STORED, YEAR_S, Section, Switch, Within
+from mainspring.config.section import MANY_TOKENS, STORED, YEAR_S, Counts, Section, Switch, Within
 
 ENDPOINT = "openai"
 """The kind of a judge that is an endpoint of chat completions."""
@@ -60,9 +60,9 @@ class JudgeConfig(Section):
     kind: str = ENDPOINT
     """"openai", an endpoint of chat completions; "engine", engines of your own; or a class of your
     own as "package.module:Class" (docs/extending.md)."""
-    url: str = ""
+    url: Annotated[str, Counts.AT_ONCE] = ""
     """Base URL of the endpoint, without /chat/completions."""
-    engines: tuple[str, ...] = ()
+    engines: Annotated[tuple[str, ...], Counts.AT_ONCE] = ()
     """Base URLs of engines that serve `model`, with `kind = "engine"`. `mainspring train` starts
     those on this machine that do not answer."""
     model: str = ""
@@ -79,12 +79,14 @@ class JudgeConfig(Section):
     """Probability mass that a vote is sampled from."""
     max_new_tokens: Annotated[int, Within(le=MANY_TOKENS)] = Field(default=4096, ge=1)
     """Maximum number of tokens of one vote."""
-    request_timeout_s: Annotated[float, Within(le=YEAR_S)] = Field(default=600.0, gt=0)
+    request_timeout_s: Annotated[float, Within(le=YEAR_S), Counts.AT_ONCE] = Field(
+        default=600.0, gt=0
+    )
     """Time limit of one request; then it is repeated."""
-    retries: Annotated[int, Within()] = Field(default=30, ge=0, le=1000)
+    retries: Annotated[int, Within(), Counts.AT_ONCE] = Field(default=30, ge=0, le=1000)
     """Number of tries after the first one that failed (no connection, a timeout, HTTP 429 or 5xx).
     After these the judgement is missing."""
-    concurrency: Annotated[int, Within()] = Field(default=32, ge=1, le=10_000)
+    concurrency: Annotated[int, Within(), Counts.AT_ONCE] = Field(default=32, ge=1, le=10_000)
     """Number of requests that one process has under way at once."""
     required: Switch = False
     """Whether a missing judgement masks its rollout. Else it is left out of the mean."""

@@ -10,7 +10,7 @@ from mainspring.config.evaluations.choosing import ChooseConfig
 from mainspring.config.evaluations.task_slice import TaskSlice
 from mainspring.config.run import RunConfig
 from mainspring.config.sampling import SamplingConfig
-from mainspring.config.section import CONCURRENCY, MANY, Section, Switch, Within
+from mainspring.config.section import CONCURRENCY, MANY, Counts, Section, Switch, Within
 from mainspring.config.trainer import TrainerConfig
 from mainspring.status import CampaignKind
 
@@ -27,15 +27,15 @@ class EvalSampling(SamplingConfig):
 class EvalSchedule(Section):
     """When and on what a campaign measures its policy."""
 
-    every_steps: Annotated[int, Within(le=MANY)] = Field(default=20, ge=1)
+    every_steps: Annotated[int, Within(le=MANY), Counts.AT_ONCE] = Field(default=20, ge=1)
     """Number of steps between two evaluations; also before the first step and after the last."""
     splits: tuple[str, ...] = ("heldout",)
     """Splits for the first and the last evaluation; in between only the first one, sampled."""
-    greedy: Switch = True
+    greedy: Annotated[Switch, Counts.AT_ONCE] = True
     """Whether the first and the last evaluation also run the first split at temperature 0."""
-    greedy_tasks: Annotated[int | None, Within(le=MANY)] = Field(default=None, ge=1)
+    greedy_tasks: Annotated[int | None, Within(le=MANY), Counts.AT_ONCE] = Field(default=None, ge=1)
     """Number of tasks, from the start of the split, in a greedy evaluation. Unset: all."""
-    concurrency: Annotated[int, Within(le=MANY)] = Field(default=CONCURRENCY, ge=1)
+    concurrency: Annotated[int, Within(le=MANY), Counts.AT_ONCE] = Field(default=CONCURRENCY, ge=1)
     """Number of rollouts of one evaluation that run at once."""
     sampling: dict[str, EvalSampling] = Field(default_factory=dict)
     choose: ChooseConfig | None = None

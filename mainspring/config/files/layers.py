@@ -9,7 +9,7 @@ A path counts from the file that it stands in, else from the working directory. 
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, time
 from pathlib import Path
@@ -22,6 +22,8 @@ PREFIX = "MAINSPRING__"
 """Beginning of the variables that set a field: MAINSPRING__AGENT__STEP_LIMIT."""
 EXTENDS = "extends"
 SET = "--set"
+UNSET = "unset"
+"""Value of a field that is to have none."""
 _INDEX = re.compile(r"\d+")
 _WHOLE = (("agent", "prompts"),)
 """Tables that are not merged with one that names a file of its own."""
@@ -120,6 +122,21 @@ def layered(
     return found
 
 
+def assignments(texts: Sequence[str]) -> list[tuple[tuple[str, ...], Any]]:
+    """The parts of the name and the value of each "a.b.c=value"; the word `unset` gives None.
+    Raises ConfigError."""
+    found: list[tuple[tuple[str, ...], Any]] = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(
+                f"{text!r} has no value", remedy="write it as trainer.optimizer.lr=5e-7"
+            )
+        value = value.strip()
+        found.append((_keys(name), None if value == UNSET else _value(value)))
+    return found
+
+
 def _files(
     file: Path, read: Callable[[Path], Table], above: tuple[Path, ...]
 ) -> Iterator[tuple[Path, Table]]:
@@ -173,7 +190,7 @@ def _keys(name: str) -> tuple[str, ...]:
         table: Any = tomllib.loads(f"{name} = 0")
     except tomllib.TOMLDecodeError:
         raise ConfigError(
-            f"{SET} {name}: {name.strip()!r} names no field",
+            f"{name.strip()!r} names no field",
             remedy="write it as section.field: agent.step_limit, reward.parts.0.weight",
         ) from None
     keys: list[str] = []

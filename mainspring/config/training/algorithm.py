@@ -8,7 +8,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from mainspring.config.section import LARGE, MANY, MANY_TOKENS, Section, Within
+from mainspring.config.section import LARGE, MANY, MANY_TOKENS, Counts, Section, Within
 from mainspring.config.training.correction import NO_CORRECTION, CorrectionConfig
 from mainspring.config.training.critic import CriticConfig
 from mainspring.config.training.kl import KlConfig, KlPlace
@@ -60,10 +60,10 @@ class Aggregation(StrEnum):
 
 
 class AlgorithmConfig(Section):
-    updates_per_step: Annotated[int, Within(le=1000)] = Field(default=1, ge=1)
+    updates_per_step: Annotated[int, Within(le=1000), Counts.STEPS] = Field(default=1, ge=1)
     """Passes over a step's batch (PPO's epochs), with one optimizer update for each of its
     `mini_batches`."""
-    mini_batches: Annotated[int, Within(le=MANY)] = Field(default=1, ge=1)
+    mini_batches: Annotated[int, Within(le=MANY), Counts.STEPS] = Field(default=1, ge=1)
     """Number of parts of the batch, each with an optimizer update and a denominator of its own. The
     batch's n-th rollout is in part n modulo this number, with all its branches."""
     advantage: str = "grpo"
@@ -88,7 +88,7 @@ class AlgorithmConfig(Section):
     """Sequences that a step trains on. Both train each token that the policy sampled once, after
     what it was sampled after, and have the same gradients; but the loss "gspo" and the correction
     "sequence_mask" have a ratio for each sample."""
-    overlong: Overlong = Overlong.KEEP
+    overlong: Annotated[Overlong, Counts.STEPS] = Overlong.KEEP
     """Fate of rollouts that a limit on turns, context or time cut off."""
     loss: str = "clip"
     """The loss of a token; all have the entropy bonus. "clip": PPO's clipped objective.
@@ -97,13 +97,13 @@ class AlgorithmConfig(Section):
     its tokens' geometric mean; unset, its bounds are 0.0003 and 0.0004, and the aggregation is
     "seq_mean_token_mean". "nll": the negative log-likelihood times the advantage, without a ratio.
     Or a function of your own as "package.module:function"."""
-    clip_low: Annotated[float, Within()] = Field(default=0.2, gt=0, le=1)
+    clip_low: Annotated[float, Within(), Counts.STEPS] = Field(default=0.2, gt=0, le=1)
     """The probability ratio is clipped below at 1 - `clip_low`; with 1 it is not. Unset with the
     loss "gspo": 0.0003."""
-    clip_high: Annotated[float, Within(le=LARGE)] = Field(default=0.28, gt=0)
+    clip_high: Annotated[float, Within(le=LARGE), Counts.STEPS] = Field(default=0.28, gt=0)
     """The probability ratio is clipped above at 1 + `clip_high` ("clip higher", DAPO). Unset with
     the loss "gspo": 0.0004."""
-    dual_clip: Annotated[float, Within(le=LARGE)] = Field(default=3.0, gt=1)
+    dual_clip: Annotated[float, Within(le=LARGE), Counts.STEPS] = Field(default=3.0, gt=1)
     """Bound of the ratio for negative advantages, of the loss "dual_clip"."""
     proximal: Proximal = Proximal.SERVED
     """Log-probs that the current ones are compared with in the loss's ratio."""
@@ -116,7 +116,7 @@ class AlgorithmConfig(Section):
     aggregation_length: Annotated[int | None, Within(le=MANY_TOKENS)] = Field(default=None, ge=1)
     """Number of tokens that the aggregation "seq_mean_token_sum_norm" divides by, such as
     `policy.max_context`."""
-    entropy_coef: Annotated[float, Within(le=1000)] = Field(default=0.0, ge=0)
+    entropy_coef: Annotated[float, Within(le=1000), Counts.STEPS] = Field(default=0.0, ge=0)
     """Weight of the entropy bonus."""
 
     @model_validator(mode="after")

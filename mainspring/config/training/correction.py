@@ -9,7 +9,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from mainspring.config.section import LARGE, Section, Within
+from mainspring.config.section import LARGE, Counts, Section, Within
 
 NO_CORRECTION = "none"
 DEFAULT_BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
@@ -35,9 +35,9 @@ class CorrectionConfig(Section):
     to the bounds (truncated importance sampling). "icepop": the ratio, and 0 outside of the bounds.
     "sequence_mask": 1, and 0 for all tokens of a sample whose geometric mean of ratios is outside
     of the bounds. Or a function of your own as "package.module:function"."""
-    low: Annotated[float | None, Within(le=LARGE)] = Field(default=None, ge=0)
+    low: Annotated[float | None, Within(le=LARGE), Counts.STEPS] = Field(default=None, ge=0)
     """Lower bound of a ratio. Unset: 0 for "tis", 0.5 for "icepop", 0.9 for "sequence_mask"."""
-    high: Annotated[float | None, Within(le=LARGE)] = Field(default=None, gt=0)
+    high: Annotated[float | None, Within(le=LARGE), Counts.STEPS] = Field(default=None, gt=0)
     """Upper bound of a ratio. Unset: 2 for "tis", 5 for "icepop", 1.1 for "sequence_mask"."""
 
     @property

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from mainspring.config.section import MANY, Section, Within
+from mainspring.config.section import MANY, Counts, Section, Within
 
 
 class OptimizerName(StrEnum):
@@ -18,9 +18,9 @@ class OptimizerName(StrEnum):
 class OptimizerConfig(Section):
     name: OptimizerName = OptimizerName.ADAMW
     """Name of the optimizer."""
-    lr: Annotated[float, Within(le=10)] = Field(default=1e-6, gt=0)
+    lr: Annotated[float, Within(le=10), Counts.STEPS] = Field(default=1e-6, gt=0)
     """AdamW's learning rate. Unset with [trainer.lora]: 1e-5."""
-    muon_lr: Annotated[float, Within(le=10)] = Field(default=0.005, gt=0)
+    muon_lr: Annotated[float, Within(le=10), Counts.STEPS] = Field(default=0.005, gt=0)
     """Muon's learning rate (hidden matrices)."""
     betas: Annotated[tuple[float, float], Within(ge=0, lt=1)] = (0.9, 0.95)
     """AdamW's decay of first and second moments."""
@@ -30,11 +30,11 @@ class OptimizerConfig(Section):
     """Muon's momentum."""
     weight_decay: Annotated[float, Within(le=100)] = Field(default=0.0, ge=0)
     """Decoupled weight decay, on all weights."""
-    warmup_steps: Annotated[int, Within(le=MANY)] = Field(default=3, ge=0)
+    warmup_steps: Annotated[int, Within(le=MANY), Counts.STEPS] = Field(default=3, ge=0)
     """Steps of linear warm-up. The rate also falls linearly, to `final_lr_fraction` at the end."""
-    final_lr_fraction: Annotated[float, Within()] = Field(default=0.3, ge=0, le=1)
+    final_lr_fraction: Annotated[float, Within(), Counts.STEPS] = Field(default=0.3, ge=0, le=1)
     """Learning rate of the last step, as a share of the full one."""
-    max_grad_norm: Annotated[float, Within(le=1e12)] = Field(default=1.0, gt=0)
+    max_grad_norm: Annotated[float, Within(le=1e12), Counts.STEPS] = Field(default=1.0, gt=0)
     """Larger gradients are scaled down to this norm."""
 
 

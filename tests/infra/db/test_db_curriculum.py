@@ -5,7 +5,6 @@ from store_records import CAMPAIGN, add_claimed_rollout, config, finish, put_two
 
 from activities.rollouts import make_group
 from cli.operations.runs import campaign_launch as launch
-from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.fence import UnknownId
 from infra.db.rollouts import groups, rollouts
@@ -87,15 +86,14 @@ async def test_a_group_keeps_its_task_whatever_is_known_later(db: Database) -> N
     name = CampaignId("c")
     await campaigns.create(db, campaign("c", kind="band", outside=0.0))
     await policies.put_first_policy(db, name, "/m", "/c")
-    known = FactCache(db)
     for n in range(3):
         await played(db, name, n, IDS[n], [0.0, 0.0])
     ask = GroupInput(campaign=name, index=3, policy_version=0)
-    first = await make_group(db, known, ask)
+    first = await make_group(db, ask)
     assert first.task == IDS[3], "the others are never solved"
     for rollout in await rollouts.list_rollouts(db, group=first.id):
         await ended(db, rollout.id, 0.0)
-    assert (await make_group(db, known, ask)).task == IDS[3]
+    assert (await make_group(db, ask)).task == IDS[3]
 
 
 async def evaluated(db: Database, rates: list[tuple[float, ...]]) -> CampaignId:

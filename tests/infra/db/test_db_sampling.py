@@ -56,7 +56,7 @@ async def test_each_split_is_sampled_as_the_campaign_tells(db: Database) -> None
     ]
     await campaigns.create(db, config, chosen)
     ask = GroupInput(campaign=NAME, index=0, policy_version=0)
-    group = await make_group(db, FactCache(db), ask)
+    group = await make_group(db, ask)
     sampled = await measured(db, config, "train", greedy=False)
     greedy = await measured(db, config, "train", greedy=True)
     other = await measured(db, config, "dev", greedy=False)

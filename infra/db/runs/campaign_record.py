@@ -1,0 +1,152 @@
+"""The record of a run: its row, with the changes that were made since it was stored.
+
+Invariants: `config` is the configuration for the next step; the digest is that of what was stored,
+whatever was changed since. Imported by `campaigns`, which reads and writes the rows.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import chain
+from typing import Any
+
+from pydantic import ValidationError
+from sqlalchemy import Row, func, select
+
+from infra.db.tables.change_rows import ChangeRow
+from infra.db.tables.models import CampaignRow, PolicyVersionRow
+from mainspring.algorithms.schedule import Batches
+from mainspring.config.any_run import AnyRun, training
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.files.changes import FieldChange, at_step, batches_of
+from mainspring.config.files.stored import RESUMED_ON, lacks_device, read_stored
+from mainspring.errors import ConfigError
+from mainspring.ids import CampaignId
+from mainspring.status import CampaignKind, CampaignStatus, Incomplete
+
+_FIELDS = (
+    ChangeRow.number,
+    ChangeRow.field,
+    ChangeRow.before,
+    ChangeRow.after,
+    ChangeRow.from_step,
+    ChangeRow.changed_by,
+    ChangeRow.changed_at,
+)
+_CHANGES = (
+    select(
+        func.jsonb_agg(func.jsonb_build_object(*chain.from_iterable((c.key, c) for c in _FIELDS)))
+    )
+    .where(ChangeRow.campaign_id == CampaignRow.id)
+    .correlate(CampaignRow)
+    .scalar_subquery()
+)
+_NEWEST = (
+    select(func.max(PolicyVersionRow.version))
+    .where(PolicyVersionRow.campaign_id == CampaignRow.id)
+    .correlate(CampaignRow)
+    .scalar_subquery()
+)
+COLUMNS = (
+    CampaignRow.id,
+    CampaignRow.kind,
+    CampaignRow.config,
+    CampaignRow.status,
+    CampaignRow.error,
+    CampaignRow.created_at,
+    CampaignRow.finished_at,
+    CampaignRow.uid,
+    CampaignRow.incomplete,
+    _CHANGES.label("changes"),
+    _NEWEST.label("newest"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignRecord:
+    id: CampaignId
+    config: AnyRun
+    """As it is for the next step."""
+    status: CampaignStatus
+    error: str | None
+    created_at: datetime
+    finished_at: datetime | None
+    uid: str
+    """Tells it from another campaign of this name, in another store or another time."""
+    config_digest: str
+    """Digest of what shapes its weights, as it was stored, whatever version reads it."""
+    lacks_device: bool = False
+    """A version without `trainer.device` stored it: it resumes on the device that is given."""
+    incomplete: Incomplete | None = None
+    """Why its rows are not all there; None: they are."""
+    stored: AnyRun | None = field(default=None, repr=False)
+    """As it was stored; None: there was no change."""
+    changes: tuple[FieldChange, ...] = ()
+    """Changes since then, in the order in which they were made."""
+
+    @property
+    def kind(self) -> CampaignKind:
+        return self.config.kind
+
+    @property
+    def as_stored(self) -> AnyRun:
+        return self.stored or self.config
+
+    def at(self, step: int) -> AnyRun:
+        """Its configuration for a step, and for the rollouts of the version before that."""
+        if self.stored is None or not isinstance(self.stored, CampaignConfig):
+            return self.config
+        return at_step(self.stored, self.changes, step)
+
+    @property
+    def batches(self) -> Batches | None:
+        """Batches of a reproducible campaign, as it is now. Raises UsageError for another kind of
+        run."""
+        return batches_of(training(self.config), training(self.as_stored), self.changes)
+
+
+def record_of(row: Row[Any]) -> CampaignRecord:
+    """The record of a row of COLUMNS. Raises ConfigError for one of another version."""
+    try:
+        config = read_stored(row.kind, row.config)
+    except ValidationError as error:
+        # The first part is the kind.
+        field = ".".join(map(str, error.errors()[0]["loc"][1:]))
+        raise ConfigError(
+            f"campaign {row.id} was stored by another version: {field}: {error.errors()[0]['msg']}",
+            remedy="use the version of Mainspring that made it",
+        ) from None
+    # What is measured, and who is told of it, shapes no weights.
+    shaping = {
+        name: section
+        for name, section in row.config.items()
+        if name not in ("evaluation", "tracking", RESUMED_ON)
+    }
+    raw = json.dumps(shaping, sort_keys=True, separators=(",", ":"))
+    stored, changes = None, _changes(row.changes or ())
+    if changes and isinstance(config, CampaignConfig):
+        stored, config = config, at_step(config, changes, (row.newest or 0) + 1)
+    return CampaignRecord(
+        row.id,
+        config,
+        row.status,
+        row.error,
+        row.created_at,
+        row.finished_at,
+        uid=row.uid,
+        config_digest=hashlib.sha256(raw.encode()).hexdigest(),
+        lacks_device=lacks_device(row.kind, row.config),
+        incomplete=row.incomplete,
+        stored=stored,
+        changes=changes,
+    )
+
+
+def _changes(rows: Sequence[dict[str, Any]]) -> tuple[FieldChange, ...]:
+    made: list[FieldChange] = []
+    for row in rows:
+        fields: dict[str, Any] = {**row, "changed_at": datetime.fromisoformat(row["changed_at"])}
+        made.append(FieldChange(**fields))
+    return tuple(sorted(made, key=lambda change: change.number))
