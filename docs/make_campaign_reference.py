@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluations.task_slice import TaskSlice
+from mainspring.config.section import Counts
 from mainspring.config.sft import SftFile
 
 PAGE = Path(__file__).parent / "campaign.md"
@@ -40,8 +41,7 @@ _INTRO = """\
 <!-- Written by docs/make_campaign_reference.py from mainspring/config. -->
 
 A campaign is one TOML file; `mainspring campaign start FILE` checks it, stores it and starts the
-run. Unknown keys are refused. What was stored stays: a campaign that is started again under the
-same name must have the same configuration, so a change takes another name.
+run. Unknown keys are refused.
 
 The smallest file trains the bundled model on the bundled tasks:
 
@@ -71,6 +71,32 @@ groups_per_step = 16
 [trainer.optimizer]
 lr = 5e-7
 ```
+
+## What may change later
+
+What a campaign *is* never changes once it is stored: its seed, model, tasks, agents, group size. A
+campaign with other values of these needs another name. What it *runs with* may change, while it
+runs, is stopped or has finished:
+
+<!-- not run: the campaign is yours -->
+```sh
+mainspring campaign set NAME trainer.num_steps=400 trainer.optimizer.lr=5e-7
+mainspring campaign set NAME 'policy.engines=["http://gpu-3:30000"]' --yes
+mainspring train campaign.toml      # a file that was changed since: shows the difference and asks
+```
+
+The column "change" below tells how a change of a field counts:
+
+- **steps**: from the first step that is not planned yet, or from `--from-step`.
+- **rollouts**: for rollouts under a policy version that has none yet, and for the step after it.
+- **at once**: no weights follow from it.
+- Empty: the field never changes.
+
+Each change is stored with who made it, when, and the step that it counts from: `campaign show`, the
+report and the fingerprint have them. A finished campaign that gets more steps is started again. A
+reproducible campaign stays one: its weights follow from its file and from its changes and their
+steps; `trainer.groups_per_step` and `trainer.max_staleness`, which number its groups, stay. A file
+that still has the old value of a changed field does not take the change back.
 
 ## Several files, and values from the command line
 
@@ -132,15 +158,18 @@ batch_size = 64
 
 
 def sft_page() -> str:
-    return "\n".join([_SFT_INTRO, *_sections("", "Top level", SftFile)])
+    return "\n".join([_SFT_INTRO, *_sections("", "Top level", SftFile, mark=None)])
 
 
 def page() -> str:
-    of_evaluations = _sections("run", "`[run]`", TaskSlice)
+    of_evaluations = _sections("run", "`[run]`", TaskSlice, mark=None)
     return "\n".join([_INTRO, *_sections("", "Top level", CampaignConfig), *of_evaluations])
 
 
-def _sections(path: str, title: str, model: type[BaseModel], note: str = "") -> Iterator[str]:
+def _sections(
+    path: str, title: str, model: type[BaseModel], note: str = "", mark: str | None = ""
+) -> Iterator[str]:
+    """`mark`: how a change of any of its fields counts; None: of a run that is never changed."""
     bases = [base for base in reversed(model.__mro__) if issubclass(base, BaseModel)]
     meanings = {
         name: text
@@ -154,12 +183,14 @@ def _sections(path: str, title: str, model: type[BaseModel], note: str = "") -> 
             continue  # given by the command
         meaning, inside = meanings.get(name, ""), f"{path}.{name}".lstrip(".")
         if section := _of_type(field.annotation, BaseModel):
-            nested.append((inside, f"`[{inside}]`", section, _OPTIONAL * (field.default is None)))
+            optional = _OPTIONAL * (field.default is None)
+            inherited = None if mark is None else mark or _mark(field)
+            nested.append((inside, f"`[{inside}]`", section, optional, inherited))
             continue
         if entry := _of_type(_element(field.annotation), BaseModel):
             unset = "" if field.is_required() else f"; unset: `{_toml(field.get_default())}`"
             about = f"{meaning} One such table for each{unset}."
-            nested.append((inside, f"`[[{inside}]]`", entry, about))
+            nested.append((inside, f"`[[{inside}]]`", entry, about, mark))
             continue
         if entry := _of_type(_value(field.annotation), BaseModel):
             of_one = f"{inside}.{_NAMED_BY[inside]}"
@@ -167,11 +198,11 @@ def _sections(path: str, title: str, model: type[BaseModel], note: str = "") -> 
                 as_that.append(f"## `[{of_one}]`\n\n{meaning}\n")  # its table is there already
                 continue
             about = f"{meaning} One such table for each {_NAMED_BY[inside]} that needs it.".lstrip()
-            nested.append((of_one, f"`[{of_one}]`", entry, about))
+            nested.append((of_one, f"`[{of_one}]`", entry, about, mark))
             continue
         if entry := _of_type(_beside_text(_value(field.annotation)), BaseModel):
             of_one = f"{inside}.{_NAMED_BY[inside]}"  # its row has the values that are text
-            nested.append((of_one, f"`[{of_one}]`", entry, ""))
+            nested.append((of_one, f"`[{of_one}]`", entry, "", mark))
         if words := _of_type(field.annotation, StrEnum):
             enums.append((name, "is one of", words))
         elif words := _of_type(_element(field.annotation), StrEnum):
@@ -181,6 +212,7 @@ def _sections(path: str, title: str, model: type[BaseModel], note: str = "") -> 
             _type(field.annotation),
             "required" if field.is_required() else _default(field),
             _bounds(field),
+            *(() if mark is None else (mark or _mark(field),)),
             meaning,
         )
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
@@ -190,8 +222,10 @@ def _sections(path: str, title: str, model: type[BaseModel], note: str = "") -> 
             yield inspect.cleandoc(model.__doc__) + "\n"
         if note:
             yield f"{note}\n"
-        yield "| field | type | default | bounds | meaning |"
-        yield "|---|---|---|---|---|"
+        change = ("change",) * (mark is not None)
+        heads = ("field", "type", "default", "bounds", *change, "meaning")
+        yield f"| {' | '.join(heads)} |"
+        yield "|---" * len(heads) + "|"
         yield "\n".join(rows) + "\n"
     for name, verb, words in enums:
         meanings = docstrings(words)
@@ -281,6 +315,10 @@ def _bounds(field: FieldInfo) -> str:
                     f"{symbol} {value:g}" if abs(value) < 1e6 else f"{symbol} {value:,.0f}"
                 )
     return ", ".join(bounds)
+
+
+def _mark(field: FieldInfo) -> str:
+    return next((each.value for each in field.metadata if isinstance(each, Counts)), "")
 
 
 def _default(field: FieldInfo) -> str:

@@ -17,6 +17,7 @@ import pytest
 
 from cli.tables import Screen, Table
 from cli.terminal_text import plain
+from mainspring.config.files.changes import FieldChange
 from mainspring.status import CampaignStatus, Player, RolloutPhase, StopReason, Verdict
 
 HOSTILE = (
@@ -146,6 +147,7 @@ def _campaign(_: Path) -> None:
         fingerprint=None,
         steps=[],
         judge_warnings=[HOSTILE],
+        changes=[FieldChange(1, HOSTILE, 1, 2, 2, HOSTILE, made_at)],
         agents=[AgentFigures(HOSTILE, 1, 1, 1, 0.5, 2.0)],
         **words,
     )

@@ -118,7 +118,9 @@ def layered(
             raise ConfigError(
                 f"{SET} {text!r} has no value", remedy=f"write it as {SET} agent.step_limit=30"
             )
-        _put(found, _keys(name), value, SET, f"{SET} {name.strip()}", here, placed)
+        _put(
+            found, _keys(name, f"{SET} {name}: "), value, SET, f"{SET} {name.strip()}", here, placed
+        )
     return found
 
 
@@ -184,13 +186,13 @@ def _put(
     found.add(placed(table, here), origin)
 
 
-def _keys(name: str) -> tuple[str, ...]:
-    """The parts of a dotted name, as TOML has it."""
+def _keys(name: str, told: str = "") -> tuple[str, ...]:
+    """The parts of a dotted name, as TOML has it. `told`: what a message begins with."""
     try:
         table: Any = tomllib.loads(f"{name} = 0")
     except tomllib.TOMLDecodeError:
         raise ConfigError(
-            f"{name.strip()!r} names no field",
+            f"{told}{name.strip()!r} names no field",
             remedy="write it as section.field: agent.step_limit, reward.parts.0.weight",
         ) from None
     keys: list[str] = []

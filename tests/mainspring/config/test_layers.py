@@ -259,9 +259,12 @@ def test_every_value_is_dumped_as_toml(value: dict[str, Any]) -> None:
     assert read == _without_none(value)
 
 
-def _without_none(value: Any) -> Any:
+def _without_none(value: Any, *, is_inline: bool = False) -> Any:
     if isinstance(value, dict):
-        inside = {name: _without_none(each) for name, each in value.items() if each is not None}
-        # A table of unset fields alone leaves no line.
-        return {k: v for k, v in inside.items() if v != {} or value[k] == {}}
-    return [_without_none(each) for each in value] if isinstance(value, list) else value
+        filled = ((name, each) for name, each in value.items() if each is not None)
+        inside = {name: _without_none(each, is_inline=is_inline) for name, each in filled}
+        # A table of unset fields alone leaves no line; in a list it has none to leave.
+        return {k: v for k, v in inside.items() if is_inline or v != {} or value[k] == {}}
+    if isinstance(value, list):
+        return [_without_none(each, is_inline=True) for each in value]
+    return value
