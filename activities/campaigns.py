@@ -42,7 +42,9 @@ class CampaignActivities:
         """Also corrects the row, which may have the end of a run before this one was reset."""
         record = await campaigns.get(self._db, ask.campaign)
         config = training(record.config)
-        seen = await standing.read(self._db, ask.campaign, ask.since, record.batches)
+        seen = await standing.read(
+            self._db, ask.campaign, ask.since, record.batches, record.first_index
+        )
         flat_as, num_flat = None, seen.num_flat_in_a_row
         if num_flat >= config.trainer.flat_groups_bound:
             flat_as = await standing.ends_of_flat(self._db, ask.campaign, num_flat)
@@ -69,8 +71,11 @@ class CampaignActivities:
     async def admit_groups(self, ask: AdmitInput) -> AdmitResult:
         """Stored before they are started: two that ask at once store the same groups, because an
         index follows from what one look saw."""
-        batches = (await campaigns.get(self._db, ask.campaign)).batches
-        seen = await standing.read(self._db, ask.campaign, batches=batches)
+        record = await campaigns.get(self._db, ask.campaign)
+        batches = record.batches
+        seen = await standing.read(
+            self._db, ask.campaign, batches=batches, first_index=record.first_index
+        )
         if seen.served != ask.policy_version:
             return AdmitResult(running=seen.running)
         if batches is not None:

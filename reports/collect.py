@@ -101,6 +101,7 @@ async def collect(
         fingerprint=await fingerprints.read(database, record) if reproducible else None,
         supervised=await _supervised(database, record),
         warnings=_warnings(config, steps, untrained),
+        parent=record.parent,
         changes=record.changes,
         judge_warnings=await warnings_of_all(
             database, campaign, config, is_over=record.finished_at is not None

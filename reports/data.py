@@ -11,6 +11,7 @@ from infra.db.reading.agents import AgentFigures
 from infra.db.reading.evaluations import CheckedGap, Evaluation
 from infra.db.reading.timings import PhaseTiming
 from infra.db.reading.trained_steps import Composition, Lengths, Step
+from infra.db.runs.campaign_record import Parent
 from infra.db.training.sft import StoredSftData
 from mainspring.artifacts.reproducibility import CampaignFingerprint
 from mainspring.config.files.changes import FieldChange
@@ -115,6 +116,8 @@ class ReportData:
     """Samples and result of a supervised run."""
     warnings: tuple[str, ...] = ()
     """Warnings from the figures of its steps."""
+    parent: Parent | None = None
+    """The campaign that it was forked from."""
     changes: tuple[FieldChange, ...] = ()
     """Changes of what the campaign runs with."""
     judge_warnings: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ import typer
 from cli.campaign.archive import archive, restore
 from cli.campaign.delete import delete
 from cli.campaign.fingerprint import fingerprint
+from cli.campaign.fork import fork
 from cli.campaign.plan import plan
 from cli.campaign.set_fields import set_fields
 from cli.campaign.start import start
@@ -25,6 +26,7 @@ app.command()(archive)
 app.command()(restore)
 app.command()(delete)
 app.command("set")(set_fields)
+app.command()(fork)
 
 
 @app.command("list")

@@ -79,6 +79,8 @@ def print_one(seen: Any) -> None:
         _print_run(say, data)
     for sentence in data.judge_warnings:
         say(f"warning    {sentence}", "yellow")
+    if record.parent is not None:
+        say(f"fork of    {record.parent.campaign}, from its version {record.parent.version} on")
     for each in data.changes:
         say(f"changed    {each.line}")
         say(f"           by {each.changed_by}, {each.changed_at:%Y-%m-%d %H:%M} UTC", "dim")

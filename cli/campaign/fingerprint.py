@@ -72,7 +72,7 @@ def _compare(stored: Any, other: Any, against: Path | None, *, quiet: bool) -> N
             remedy="if the calls are not named, write both fingerprints with --calls",
         )
     if not quiet:
-        number = min(len(stored.steps), len(other.steps))
+        number = len({step.step for step in stored.steps} & {step.step for step in other.steps})
         echo(f"equal to {against} in {number} steps")
 
 

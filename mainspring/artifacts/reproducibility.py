@@ -91,7 +91,9 @@ class CampaignFingerprint(BaseModel):
         as both have come."""
         if self.base_weights != other.base_weights:
             return f"the weights before the first step: {_both(self, other, 'base_weights')}"
-        for step, other_step in zip(self.steps, other.steps, strict=False):
+        others = {step.step: step for step in other.steps}
+        common = ((step, others[step.step]) for step in self.steps if step.step in others)
+        for step, other_step in common:
             changed = self._changed(other, step.step)
             if step.batch != other_step.batch:
                 where = _first_call(step, other_step) or _both(step, other_step, "batch")

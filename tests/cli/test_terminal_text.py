@@ -17,7 +17,9 @@ import pytest
 
 from cli.tables import Screen, Table
 from cli.terminal_text import plain
+from infra.db.runs.campaign_record import Parent
 from mainspring.config.files.changes import FieldChange
+from mainspring.ids import CampaignId
 from mainspring.status import CampaignStatus, Player, RolloutPhase, StopReason, Verdict
 
 HOSTILE = (
@@ -158,6 +160,7 @@ def _campaign(_: Path) -> None:
                 kind=CampaignKind.EVAL,
                 status=CampaignStatus.FAILED,
                 error=HOSTILE,
+                parent=Parent(CampaignId(HOSTILE), 1, 0),
             ),
             data=data,
             doing=(HOSTILE,),

@@ -26,6 +26,10 @@ async def begin(cluster, hold: Hold, **settings: Any) -> CampaignId:
     return await launch.create(cluster.db, config)
 
 
+def never(pending: changes.PendingChanges) -> None:
+    pytest.fail(f"asked for {pending.changes}")
+
+
 async def change(cluster, campaign: CampaignId, *texts: str) -> campaign_changes.Changed:
     agreed: list[changes.PendingChanges] = []
     done = await campaign_changes.change(
@@ -85,7 +89,7 @@ async def test_a_finished_campaign_is_prolonged_and_finishes_again(cluster) -> N
         assert "started again" in done.note
         await ends_as(cluster, campaign, 3)
     again = await campaign_changes.change(
-        cluster.client, cluster.db, campaign, assignments(["trainer.num_steps=3"]), pytest.fail
+        cluster.client, cluster.db, campaign, assignments(["trainer.num_steps=3"]), never
     )
     assert not again.changes, "the same order again changes nothing"
 
@@ -128,7 +132,7 @@ async def test_a_campaign_that_is_prolonged_as_it_ends_runs_its_new_steps(
 
 async def test_a_changed_file_changes_the_campaign_once_it_is_agreed(cluster) -> None:
     config = await small_config(cluster, num_steps=2)
-    assert await campaign_changes.change_by_file(cluster.db, config, pytest.fail) == ()
+    assert await campaign_changes.change_by_file(cluster.db, config, never) == ()
     campaign = await launch.create(cluster.db, config)
     longer = config.model_copy(
         update={"trainer": config.trainer.model_copy(update={"num_steps": 5})}
@@ -145,6 +149,6 @@ async def test_a_changed_file_changes_the_campaign_once_it_is_agreed(cluster) ->
     assert (await campaigns.get(cluster.db, campaign)).changes == ()
     [made] = await campaign_changes.change_by_file(cluster.db, longer, lambda pending: None)
     assert (made.field, made.before, made.after) == ("trainer.num_steps", 2, 5)
-    assert await campaign_changes.change_by_file(cluster.db, longer, pytest.fail) == ()
-    assert await campaign_changes.change_by_file(cluster.db, config, pytest.fail) == ()
+    assert await campaign_changes.change_by_file(cluster.db, longer, never) == ()
+    assert await campaign_changes.change_by_file(cluster.db, config, never) == ()
     assert await launch.create(cluster.db, longer) == campaign

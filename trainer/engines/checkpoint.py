@@ -211,6 +211,32 @@ def commit(
     return whole
 
 
+def copy_as(source: Path, origin: Origin, directory: Path, identity: Identity) -> None:
+    """Make the files of a checkpoint of `origin` one of another campaign's, complete under its name
+    or not at all. They are the same files on disk where that is possible: nothing writes into them.
+    Raises CheckpointUnusable for a file that is missing or altered."""
+    manifest = read(source, origin)
+    verify(source, manifest)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    temporary = directory.with_name(f"{directory.name}{TEMPORARY}copy-{uuid.uuid4().hex[:8]}")
+    try:
+        for file in manifest.files:
+            path = temporary / file.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(source / file.path, path)
+            except OSError:  # another file system
+                shutil.copy2(source / file.path, path)
+        own = manifest.model_copy(update={"identity": identity, "epoch": 0})
+        (temporary / MANIFEST).write_text(own.model_dump_json(indent=2) + "\n")
+        for path in [*temporary.rglob("*"), temporary]:
+            _flush(path)
+        temporary.rename(directory)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    _flush(directory.parent)
+
+
 def add_shards(temporary: Path, directory: Path, manifest: Manifest) -> Manifest:
     """Make the shards in the finished `temporary` those of the version at `directory`, whose
     manifest has none yet: they count once its new manifest is in its place. Raises TrainerFenced

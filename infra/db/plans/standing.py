@@ -55,9 +55,10 @@ async def read(
     campaign: CampaignId,
     since: float = 0.0,
     batches: Batches | None = None,
+    first_index: int = 0,
 ) -> Standing:
     """Where the campaign stands. What was masked or flat before `since`, in unix seconds, does not
-    count as in a row. `batches`: of a reproducible campaign."""
+    count as in a row. `batches`: of a reproducible campaign; `first_index`: of a fork."""
     async with db.snapshot() as connection:
         newest = await connection.scalar(
             select(func.max(PolicyVersionRow.version)).where(
@@ -106,7 +107,7 @@ async def read(
             planned_step=planned,
             running=sorted(running or ()),
             num_ready=num_ready,
-            next_index=0 if highest is None else highest + 1,
+            next_index=first_index if highest is None else highest + 1,
             num_masked_in_a_row=masked,
             masked_by=masked_by,
             num_flat_in_a_row=flat,

@@ -6,7 +6,7 @@ whatever was changed since. Imported by `campaigns`, which reads and writes the 
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
@@ -59,9 +59,21 @@ COLUMNS = (
     CampaignRow.finished_at,
     CampaignRow.uid,
     CampaignRow.incomplete,
+    CampaignRow.parent,
     _CHANGES.label("changes"),
     _NEWEST.label("newest"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """The beginning of a fork."""
+
+    campaign: CampaignId
+    version: int
+    """Policy version of that campaign which is the fork's own version of that number."""
+    first_index: int
+    """Index of its first training group: the parent's own have those before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +97,17 @@ class CampaignRecord:
     """As it was stored; None: there was no change."""
     changes: tuple[FieldChange, ...] = ()
     """Changes since then, in the order in which they were made."""
+    parent: Parent | None = None
+    """None: it is no fork."""
 
     @property
     def kind(self) -> CampaignKind:
         return self.config.kind
+
+    @property
+    def first_index(self) -> int:
+        """Index of its first training group."""
+        return 0 if self.parent is None else self.parent.first_index
 
     @property
     def as_stored(self) -> AnyRun:
@@ -99,6 +118,11 @@ class CampaignRecord:
         if self.stored is None or not isinstance(self.stored, CampaignConfig):
             return self.config
         return at_step(self.stored, self.changes, step)
+
+    @property
+    def latest(self) -> AnyRun:
+        """Its configuration when all changes count."""
+        return self.at(max((change.from_step for change in self.changes), default=0))
 
     @property
     def batches(self) -> Batches | None:
@@ -118,13 +142,6 @@ def record_of(row: Row[Any]) -> CampaignRecord:
             f"campaign {row.id} was stored by another version: {field}: {error.errors()[0]['msg']}",
             remedy="use the version of Mainspring that made it",
         ) from None
-    # What is measured, and who is told of it, shapes no weights.
-    shaping = {
-        name: section
-        for name, section in row.config.items()
-        if name not in ("evaluation", "tracking", RESUMED_ON)
-    }
-    raw = json.dumps(shaping, sort_keys=True, separators=(",", ":"))
     stored, changes = None, _changes(row.changes or ())
     if changes and isinstance(config, CampaignConfig):
         stored, config = config, at_step(config, changes, (row.newest or 0) + 1)
@@ -136,12 +153,25 @@ def record_of(row: Row[Any]) -> CampaignRecord:
         row.created_at,
         row.finished_at,
         uid=row.uid,
-        config_digest=hashlib.sha256(raw.encode()).hexdigest(),
+        config_digest=digest_of(row.config),
         lacks_device=lacks_device(row.kind, row.config),
         incomplete=row.incomplete,
         stored=stored,
         changes=changes,
+        parent=None if row.parent is None else Parent(**row.parent),
     )
+
+
+def digest_of(config: Mapping[str, Any]) -> str:
+    """Digest of a stored configuration, without what shapes no weights: what is measured, and who
+    is told of it."""
+    shaping = {
+        name: section
+        for name, section in config.items()
+        if name not in ("evaluation", "tracking", RESUMED_ON)
+    }
+    raw = json.dumps(shaping, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(raw.encode()).hexdigest()
 
 
 def _changes(rows: Sequence[dict[str, Any]]) -> tuple[FieldChange, ...]:

@@ -134,14 +134,16 @@ def _compared(stored: CampaignRecord, config: AnyRun) -> tuple[AnyRun, AnyRun]:
             f"campaign {config.name} exists, and its kind is {stored.kind}, not {config.kind}",
             remedy="give the new one another name",
         )
-    if isinstance(config, CampaignConfig) and isinstance(stored.config, CampaignConfig):
-        trainer = as_stored(config.trainer, stored.config.trainer)
+    # What a file has to be is told by all changes, also by those that count later.
+    latest = stored.latest
+    if isinstance(config, CampaignConfig) and isinstance(latest, CampaignConfig):
+        trainer = as_stored(config.trainer, latest.trainer)
         config = config.model_copy(update={"trainer": trainer})
     # How many rollouts run at once, and who is told of them, is not what a run is.
-    before = with_concurrency(stored.config, concurrency_of(config))
+    before = with_concurrency(latest, concurrency_of(config))
     if isinstance(config, CampaignConfig | SftConfig):
         before = before.model_copy(update={"tracking": config.tracking})
-    config = _at_stored_ports(config, stored.config)
+    config = _at_stored_ports(config, latest)
     if stored.lacks_device and isinstance(config, CampaignConfig):
         before, config = _on_given_device(training(before), config)
     if isinstance(config, CampaignConfig) and stored.stored is not None:

@@ -131,8 +131,7 @@ async def _pending(
     now = await connection.scalar(select(func.now()))
     assert now is not None
     # Whatever counts later already is not taken back by what counts from then on.
-    last = max([earliest.step, *(change.from_step for change in record.changes)])
-    latest = training(record.at(last))
+    latest = training(record.latest)
     wanted = given(latest, values)
     found = differences(latest, wanted)
     refuse_fixed(base, found)

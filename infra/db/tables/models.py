@@ -81,6 +81,8 @@ class CampaignRow(Base):
     finished_at: Mapped[datetime | None]
     incomplete: Mapped[Incomplete | None] = word("incomplete", Incomplete)
     """Why its rows are not all there; null: they are."""
+    parent: Mapped[dict[str, Any] | None]
+    """The campaign and policy version that it was forked from; null: it is no fork."""
 
 
 class TaskRow(Base):

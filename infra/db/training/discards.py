@@ -190,6 +190,14 @@ async def newest_to_discard(db: Database, campaign: CampaignId) -> int:
                 remedy="start another one from its weights",
             )
         newest = await newest_version(connection, campaign)
+        parent = await connection.scalar(
+            select(CampaignRow.parent).where(CampaignRow.id == campaign)
+        )
+    if parent is not None and newest == parent["version"]:
+        raise UsageError(
+            f"campaign {campaign} begins with version {newest} of campaign {parent['campaign']}",
+            remedy="only versions that a step of its own made can be taken back",
+        )
     if newest is None or newest == 0:
         raise UsageError(
             f"campaign {campaign} has no version before "

@@ -28,7 +28,7 @@ BY = "someone@somewhere"
 
 
 def config(**trainer: int) -> CampaignConfig:
-    return any_config(**{"groups_per_step": 1, **trainer})
+    return any_config(CAMPAIGN, **{"groups_per_step": 1, **trainer})
 
 
 async def begin(db: Database) -> None:
@@ -249,6 +249,18 @@ async def test_the_file_that_it_was_stored_with_resumes_it(db: Database) -> None
     with pytest.raises(UsageError, match="campaign set first"):
         await campaigns.create(db, config(num_steps=9))
     assert await campaigns.changed_values(db, config(num_steps=9, group_size=4)) == []
+
+
+async def test_changes_that_count_later_do_not_keep_the_file_from_resuming(db: Database) -> None:
+    await begin(db)
+    await change(db, "trainer.optimizer.lr=5e-7", from_step=4)
+    await change(db, "trainer.optimizer.lr=2e-7", "trainer.num_steps=120", from_step=9)
+    assert not await campaigns.create(db, config())
+    assert await campaigns.changed_values(db, config()) == []
+    assert await campaigns.changed_values(db, config(num_steps=130)) == [
+        (("trainer", "num_steps"), 130)
+    ]
+    assert training((await campaigns.get(db, CAMPAIGN)).config).trainer.num_steps == 100
 
 
 @pytest.mark.parametrize("text", ["evaluation.concurrency=5", "tracking.mlflow.uri=http://h:5000"])

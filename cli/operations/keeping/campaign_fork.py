@@ -1,0 +1,178 @@
+"""Forking a campaign: another one begins with one of its policy versions, optimizer included.
+
+Invariants: files come first, each version complete under its name; the store's rows come last, in
+one transaction, so a fork that was interrupted is not there, and the same command makes it; one
+process at a time makes a fork of a name. The files are shared on disk where that is possible, and
+belong to the fork: the parent may be pruned or deleted. Imported by commands.
+"""
+
+import asyncio
+import getpass
+import shutil
+import socket
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cli.operations.checks.named_parts import check_named
+from infra.db import store
+from infra.db.database import Database
+from infra.db.leases import ProcessLease
+from infra.db.naming import campaign_named
+from infra.db.runs import campaigns, forks
+from infra.db.runs.campaign_record import CampaignRecord, Parent, digest_of
+from infra.db.runs.forks import ForkedVersion
+from infra.db.training import policies
+from infra.db.training.policies import PolicyRecord
+from mainspring.artifacts import layout
+from mainspring.artifacts.layout import HF_DIRECTORY
+from mainspring.config.any_run import training
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.files.changes import ALWAYS, FieldChange, counts_of, differences, given
+from mainspring.config.files.forks import forked, inherited
+from mainspring.config.section import Counts
+from mainspring.errors import UsageError
+from mainspring.ids import CampaignId, campaign_id
+from mainspring.training.step_metrics import Origin
+from trainer.engines import checkpoint
+from trainer.engines.checkpoint import Identity
+
+Values = Sequence[tuple[tuple[str, ...], Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    campaign: CampaignId
+    parent: CampaignId
+    version: int
+    num_steps: int
+    """Steps that it has left."""
+
+
+async def fork(
+    db: Database, home: Path, of: str, version: int | None, name: str, values: Values
+) -> Forked:
+    """A campaign that begins with a policy version of another one (None: its newest with a
+    checkpoint). Raises UsageError, ConfigError and CheckpointUnusable, and then nothing is left."""
+    record = await campaign_named(db, of)
+    parent = training(record.as_stored)
+    campaigns.refuse_incomplete(record.id, record.incomplete)
+    new = campaign_id(name)
+    if await campaigns.find(db, new) is not None:
+        raise forks.taken(new)
+    versions = await _versions(db, record, version)
+    newest = versions[-1].version
+    at_fork = training(record.at(newest + 1))
+    config, since = forked(parent, at_fork, new, values)
+    changes = await _changes(db, config, record, newest, since)
+    last = changes_applied(config, changes)
+    if last.trainer.num_steps <= newest:
+        raise UsageError(
+            f"campaign {record.id} ends after step {last.trainer.num_steps}: a fork of version "
+            f"{newest} has no step left",
+            remedy=f"add --set trainer.num_steps={newest + 1} or more, or fork an older version",
+        )
+    check_named(last)
+    async with ProcessLease(db, f"fork {new}").held():
+        if await campaigns.find(db, new) is not None:
+            raise forks.taken(new)
+        uid = str(uuid.uuid4())
+        await asyncio.to_thread(_copy, home, record, config, uid, versions)
+        begins = Parent(record.id, newest, await forks.first_index(db, record.id, newest))
+        own = [_own(home, new, each, is_last=each is versions[-1]) for each in versions]
+        await forks.add(db, config, uid, record, begins, own, changes)
+    return Forked(new, record.id, newest, last.trainer.num_steps - newest)
+
+
+def changes_applied(config: CampaignConfig, changes: Sequence[FieldChange]) -> CampaignConfig:
+    """The configuration when all changes count."""
+    ordered = sorted(changes, key=lambda change: (change.from_step, change.number))
+    return given(config, [(tuple(each.field.split(".")), each.after) for each in ordered])
+
+
+async def _changes(
+    db: Database, config: CampaignConfig, record: CampaignRecord, version: int, values: Values
+) -> list[FieldChange]:
+    """The parent's, then those that are made with the fork."""
+    kept = inherited(record.changes, version, values)
+    number = max((change.number for change in record.changes), default=0)
+    by, now = f"{getpass.getuser()}@{socket.gethostname()}", await store.now(db)
+    wanted = given(config, values)
+    for field, (before, after) in differences(config, wanted).items():
+        number += 1
+        at_once = counts_of(field) is Counts.AT_ONCE
+        step = ALWAYS if at_once else version + 1
+        kept.append(FieldChange(number, field, before, after, step, by, now))
+    return kept
+
+
+async def _versions(
+    db: Database, record: CampaignRecord, version: int | None
+) -> list[PolicyRecord]:
+    """Version 0, the one before where rollouts are still played under it, and the one to begin
+    with. Raises UsageError naming those that can be begun with."""
+    stored = await policies.list_policies(db, record.id)
+    by_version = {policy.version: policy for policy in stored}
+    resumable = [each.version for each in stored if _can_begin(each, record, by_version)]
+    if version is None and resumable:
+        version = resumable[-1]
+    if version not in resumable:
+        what = "has no checkpoint" if version is None else f"has no checkpoint of version {version}"
+        nearest = min(resumable, key=lambda each: (abs(each - (version or 0)), -each), default=None)
+        raise UsageError(
+            f"campaign {record.id} {what} on this machine to fork",
+            remedy="it keeps the newest ones (trainer.keep_checkpoints)"
+            if nearest is None
+            else f"the nearest that it keeps is version {nearest}; all: "
+            f"{', '.join(map(str, resumable))}",
+        )
+    before = [version - 1] if _plays_older(record) and version > 1 else []
+    return [by_version[each] for each in dict.fromkeys([0, *before, version])]
+
+
+def _can_begin(
+    policy: PolicyRecord, record: CampaignRecord, by_version: dict[int, PolicyRecord]
+) -> bool:
+    if policy.checkpoint is None or not Path(policy.checkpoint).is_dir():
+        return False
+    before = by_version.get(policy.version - 1)
+    return before is None or not _plays_older(record) or Path(before.path).is_dir()
+
+
+def _plays_older(record: CampaignRecord) -> bool:
+    """Whether the first step is of rollouts under the version before: of a reproducible campaign
+    that plays ahead."""
+    config = training(record.config)
+    return config.repeats and config.trainer.max_staleness > 0
+
+
+def _copy(
+    home: Path,
+    record: CampaignRecord,
+    config: CampaignConfig,
+    uid: str,
+    versions: Sequence[PolicyRecord],
+) -> None:
+    new = CampaignId(config.name)
+    folder = layout.policies(home, new)
+    if folder.exists():  # left by an attempt that stored nothing
+        shutil.rmtree(folder)
+    of = Origin(campaign=record.id, uid=record.uid, config_digest=record.config_digest)
+    digest = digest_of(config.model_dump(mode="json"))
+    origin = Origin(campaign=new, uid=uid, config_digest=digest)
+    for policy in versions:
+        source = Path(policy.path).parent
+        identity = Identity(origin=origin, version=policy.version)
+        checkpoint.copy_as(source, of, layout.policy(home, new, policy.version), identity)
+
+
+def _own(home: Path, new: CampaignId, policy: PolicyRecord, *, is_last: bool) -> ForkedVersion:
+    directory = layout.policy(home, new, policy.version)
+    is_whole = is_last or policy.version == 0
+    return ForkedVersion(
+        policy.version,
+        str(directory / HF_DIRECTORY),
+        str(directory) if is_whole and policy.checkpoint is not None else None,
+    )

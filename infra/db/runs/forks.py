@@ -1,0 +1,108 @@
+"""Storing a fork: a campaign whose first versions are those of another one.
+
+Invariants: the row comes with its tasks, versions and changes in one transaction, after its files
+are in their place; groups and rollouts of the parent are not copied. Imported by commands.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import func, insert, literal, select
+from sqlalchemy.exc import IntegrityError
+
+from infra.db.database import Database
+from infra.db.runs.campaign_record import CampaignRecord, Parent
+from infra.db.tables.change_rows import ChangeRow
+from infra.db.tables.models import (
+    CampaignRow,
+    GroupRow,
+    PolicyVersionRow,
+    SelectionRow,
+    StepGroupRow,
+)
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.files.changes import FieldChange
+from mainspring.errors import UsageError
+from mainspring.ids import CampaignId
+from mainspring.status import CampaignKind, CampaignStatus, GroupKind
+
+
+@dataclass(frozen=True, slots=True)
+class ForkedVersion:
+    version: int
+    path: str
+    """Its Hugging Face directory, the fork's own."""
+    checkpoint: str | None
+    """None: its weights alone."""
+
+
+async def first_index(db: Database, campaign: CampaignId, version: int) -> int:
+    """Index of the first training group that no step up to `version` of a campaign was admitted
+    before."""
+    async with db.transaction() as connection:
+        newest = await connection.scalar(
+            select(func.max(GroupRow.index))
+            .join(StepGroupRow, StepGroupRow.group_id == GroupRow.id)
+            .where(
+                GroupRow.campaign_id == campaign,
+                GroupRow.kind == GroupKind.TRAIN,
+                StepGroupRow.step <= version,
+            )
+        )
+    return 0 if newest is None else newest + 1
+
+
+async def add(
+    db: Database,
+    config: CampaignConfig,
+    uid: str,
+    parent: CampaignRecord,
+    begins: Parent,
+    versions: Sequence[ForkedVersion],
+    changes: Sequence[FieldChange],
+) -> None:
+    """Store the fork. Raises UsageError when its name is taken."""
+    row: Mapping[str, Any] = {
+        "id": config.name,
+        "kind": CampaignKind.TRAIN,
+        "uid": uid,
+        "config": config.model_dump(mode="json"),
+        "status": CampaignStatus.CREATED,
+        "parent": asdict(begins),
+    }
+    try:
+        async with db.transaction() as connection:
+            await connection.execute(insert(CampaignRow).values(row))
+            columns = [c for c in SelectionRow.__table__.c if c.name != "campaign_id"]
+            tasks = select(literal(config.name), *columns).where(
+                SelectionRow.campaign_id == parent.id
+            )
+            names = ["campaign_id", *(column.name for column in columns)]
+            await connection.execute(insert(SelectionRow).from_select(names, tasks))
+            for version in versions:
+                of_parent = select(
+                    literal(config.name),
+                    literal(version.version),
+                    literal(version.path),
+                    literal(version.checkpoint),
+                    PolicyVersionRow.fingerprint,
+                    PolicyVersionRow.stamp,
+                ).where(
+                    PolicyVersionRow.campaign_id == parent.id,
+                    PolicyVersionRow.version == version.version,
+                )
+                names = ["campaign_id", "version", "path", "checkpoint", "fingerprint", "stamp"]
+                await connection.execute(insert(PolicyVersionRow).from_select(names, of_parent))
+            if changes:
+                await connection.execute(
+                    insert(ChangeRow),
+                    [asdict(change) | {"campaign_id": config.name} for change in changes],
+                )
+    except IntegrityError as error:
+        raise taken(config.name) from error
+
+
+def taken(name: str) -> UsageError:
+    """The error for a name that a run has."""
+    return UsageError(f"campaign {name} exists", remedy="give the fork another name")

@@ -1,0 +1,59 @@
+"""The configuration of a fork: a campaign that begins with a policy version of another one.
+
+Invariants: pure; what the files of that version are for stays (model, tasks, seed, adapters,
+optimizer); everything else may be set anew. Imported by commands.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.files.changes import FieldChange, counts_of, differences, given
+from mainspring.errors import UsageError
+
+_KEPT = (
+    *("seed", "tasks", "schedule", "policy.model", "policy.publish", "evaluation.splits"),
+    *("trainer.engine", "trainer.lora", "trainer.critic", "trainer.warm_start"),
+    *("trainer.optimizer.name", "trainer.dtype"),
+)
+"""Fields and sections that the parent's checkpoint, tasks and numbers of groups depend on."""
+
+
+def forked(
+    parent: CampaignConfig,
+    at_fork: CampaignConfig,
+    name: str,
+    values: Sequence[tuple[tuple[str, ...], Any]],
+) -> tuple[CampaignConfig, list[tuple[tuple[str, ...], Any]]]:
+    """The configuration to store, and values that are changes of it. `parent`: as it was stored;
+    `at_fork`: as it is for the fork's first step. Raises ConfigError for values that a field cannot
+    have, and UsageError for what a fork cannot set."""
+    named = [".".join(keys) for keys, _ in values]
+    refused = [field for field in named if any(_within(field, kept) for kept in (*_KEPT, "name"))]
+    if refused:
+        raise UsageError(
+            f"a fork of campaign {parent.name} cannot set {', '.join(refused)}: its first version "
+            "is made for the parent's",
+            remedy="start a new campaign for that",
+        )
+    wanted = differences(at_fork, given(at_fork, values))
+    of_all = [(_keys(field), after) for field, (_, after) in wanted.items() if not counts_of(field)]
+    since = [(_keys(field), after) for field, (_, after) in wanted.items() if counts_of(field)]
+    return given(parent, [(("name",), name), *of_all]), since
+
+
+def inherited(
+    changes: Sequence[FieldChange], version: int, values: Sequence[tuple[tuple[str, ...], Any]]
+) -> list[FieldChange]:
+    """The parent's changes that a fork of `version` has as well: all but later ones of the fields
+    that are set anew."""
+    anew = {".".join(keys) for keys, _ in values}
+    return [change for change in changes if change.from_step <= version or change.field not in anew]
+
+
+def _within(field: str, section: str) -> bool:
+    return f"{field}.".startswith(f"{section}.")
+
+
+def _keys(field: str) -> tuple[str, ...]:
+    return tuple(field.split("."))
