@@ -134,7 +134,7 @@ async def _two_at_once_make_one(db: Database, settings: Settings) -> None:
         *(campaign_fork.fork(db, settings.home, PARENT, AT, name, []) for _ in range(3)),
         return_exceptions=True,
     )
-    assert sum(isinstance(each, campaign_fork.Forked) for each in made) == 1, made
+    assert sum(isinstance(each, campaign_fork.ForkedCampaign) for each in made) == 1, made
     assert not (left / "half").exists()
     record = await campaigns.get(db, name)
     assert record.parent is not None and record.parent.version == AT

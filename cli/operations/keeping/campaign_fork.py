@@ -43,7 +43,7 @@ Values = Sequence[tuple[tuple[str, ...], Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Forked:
+class ForkedCampaign:
     campaign: CampaignId
     parent: CampaignId
     version: int
@@ -53,7 +53,7 @@ class Forked:
 
 async def fork(
     db: Database, home: Path, of: str, version: int | None, name: str, values: Values
-) -> Forked:
+) -> ForkedCampaign:
     """A campaign that begins with a policy version of another one (None: its newest with a
     checkpoint). Raises UsageError, ConfigError and CheckpointUnusable, and then nothing is left."""
     record = await campaign_named(db, of)
@@ -83,7 +83,7 @@ async def fork(
         begins = Parent(record.id, newest, await forks.first_index(db, record.id, newest))
         own = [_own(home, new, each, is_last=each is versions[-1]) for each in versions]
         await forks.add(db, config, uid, record, begins, own, changes)
-    return Forked(new, record.id, newest, last.trainer.num_steps - newest)
+    return ForkedCampaign(new, record.id, newest, last.trainer.num_steps - newest)
 
 
 def changes_applied(config: CampaignConfig, changes: Sequence[FieldChange]) -> CampaignConfig:
@@ -162,10 +162,14 @@ def _copy(
     of = Origin(campaign=record.id, uid=record.uid, config_digest=record.config_digest)
     digest = digest_of(config.model_dump(mode="json"))
     origin = Origin(campaign=new, uid=uid, config_digest=digest)
-    for policy in versions:
-        source = Path(policy.path).parent
-        identity = Identity(origin=origin, version=policy.version)
-        checkpoint.copy_as(source, of, layout.policy(home, new, policy.version), identity)
+    try:
+        for policy in versions:
+            source = Path(policy.path).parent
+            identity = Identity(origin=origin, version=policy.version)
+            checkpoint.copy_as(source, of, layout.policy(home, new, policy.version), identity)
+    except BaseException:
+        shutil.rmtree(layout.campaign_folder(home, new), ignore_errors=True)
+        raise
 
 
 def _own(home: Path, new: CampaignId, policy: PolicyRecord, *, is_last: bool) -> ForkedVersion:
