@@ -30,7 +30,7 @@ MORE = {
     "mainspring campaign plan": "planning.md",
     "mainspring campaign key": "gateway.md",
     "mainspring campaign fingerprint": "reproducible.md",
-    "mainspring eval run": "exports.md",
+    "mainspring eval run": "evaluations.md",
     "mainspring worker sandbox": "nodes.md",
     "mainspring worker gateway": "gateway.md",
     "mainspring worker edge": "gateway.md#an-edge",

@@ -8,93 +8,38 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.options import (
-    Dump,
-    Home,
-    Json,
-    OneSplit,
-    SetFields,
-    Workers,
-    overrides,
-    print_dump,
-)
+from cli.eval import eval_options
+from cli.options import Dump, Home, Json, OneSplit, SetFields, Workers, print_dump
 from cli.terminal_text import echo
-from mainspring.config.files.presets import Preset
-from mainspring.status import PolicyApi, Unverified
-
-Name = Annotated[
-    str | None,
-    typer.Option(help="Name of the run. Reuse it to resume. Default: task set, model and time."),
-]
-Output = Annotated[
-    Path | None,
-    typer.Option(help="Folder for the run's files (default: reports/<name> in the state folder)."),
-]
-Retry = Annotated[
-    bool, typer.Option("--retry", help="In a finished run, retry the masked rollouts.")
-]
-Concurrency = Annotated[
-    int | None, typer.Option(min=1, help="Number of rollouts that run at once (default: 32).")
-]
-
-OPTIONS = {"engines": "--base-url", "samples": "--n", "step_limit": "--step-limit"}
-"""Options that have another name than their field."""
+from mainspring.status import PolicyApi
 
 app = typer.Typer(name="eval", help="Measure a model on a task set.", no_args_is_help=True)
 
 
 @app.command()
 def run(
-    file: Annotated[
-        Path | None, typer.Argument(help="Campaign file (TOML); options override it.")
-    ] = None,
-    source: Annotated[
-        str | None, typer.Option(help="Task set to evaluate on (`tasks list` shows them).")
-    ] = None,
+    file: eval_options.File = None,
+    source: eval_options.Source = None,
     split: OneSplit = None,
-    part: Annotated[
-        str | None, typer.Option("--slice", help='Only tasks at these positions, e.g. "0:5".')
-    ] = None,
-    unverified: Annotated[
-        Unverified | None,
-        typer.Option(help="Skip or use tasks that `tasks verify` has not passed (default: skip)."),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Model name at the endpoint (--api openai), or model directory (--api sglang)."
-        ),
-    ] = None,
-    api: Annotated[
-        PolicyApi | None, typer.Option(help="API of the endpoint (default: sglang).")
-    ] = None,
-    base_url: Annotated[
-        list[str] | None, typer.Option(help="Base URL of the endpoint. Repeat to balance load.")
-    ] = None,
-    samples: Annotated[
-        int | None,
-        typer.Option("--n", min=1, max=250, help="Number of rollouts per task (default: 1)."),
-    ] = None,
-    temperature: Annotated[
-        str | None,
-        typer.Option(
-            help='Sampling temperature (default: 0; with --n above 1: 1), or "default" to send '
-            "none, for models that refuse it."
-        ),
-    ] = None,
-    step_limit: Annotated[
-        int | None,
-        typer.Option(min=1, max=500, help="Maximum number of turns per rollout (default: 20)."),
-    ] = None,
-    preset: Annotated[
-        Preset | None, typer.Option(help="Limits of another agent program, for comparable scores.")
-    ] = None,
-    concurrency: Concurrency = None,
+    part: eval_options.Part = None,
+    task: eval_options.Matching = None,
+    shuffle: eval_options.Shuffle = None,
+    limit: eval_options.Limit = None,
+    agent: eval_options.AgentKind = None,
+    unverified: eval_options.Unchecked = None,
+    model: eval_options.Model = None,
+    api: eval_options.Api = None,
+    base_url: eval_options.BaseUrl = None,
+    samples: eval_options.Samples = None,
+    temperature: eval_options.Temperature = None,
+    step_limit: eval_options.StepLimit = None,
+    preset: eval_options.Limits = None,
+    concurrency: eval_options.Concurrency = None,
     given: SetFields = None,
     dump: Dump = False,
-    name: Name = None,
-    output: Output = None,
-    retry: Retry = False,
+    name: eval_options.Name = None,
+    output: eval_options.Output = None,
+    retry: eval_options.Retry = False,
     workers: Workers = True,
     home: Home = None,
     as_json: Json = False,
@@ -105,39 +50,36 @@ def run(
     give its --name; nothing else is needed. Starts local workers unless
     MAINSPRING_TEMPORAL_ADDRESS is set; then existing workers are used.
     """
+    from mainspring.agents.choice import check_agent
     from mainspring.config.files.presets import with_preset
-    from mainspring.config.files.reading import check_evaluation_file, named_after, read_layers
+    from mainspring.config.files.reading import check_evaluation_file
 
-    layers = read_layers(file, overrides(given))
-    raw, named = layers.table, named_after(layers, file)
-    for section, options in {
+    options = {
         "tasks": {"source": source, "unverified": unverified},
         "policy": {
             "model": model,
             "api": api,
             "engines": base_url or None,
-            "temperature": _number(temperature),
+            "temperature": eval_options.number_or_text(temperature),
         },
-        "agent": {"step_limit": step_limit, "preset": preset},
+        "agent": {"kind": agent, "step_limit": step_limit, "preset": preset},
         "evaluation": {"concurrency": concurrency},
-        "run": {"split": split, "slice": part, "samples": samples},
-    }.items():
-        values = {key: value for key, value in options.items() if value is not None}
-        below = raw.get(section, {})
-        if not isinstance(below, dict):  # refused below, by its name
-            continue
-        raw[section] = {**below, **values}
-        options_named = {f"{section}.{key}": OPTIONS.get(key, f"--{key}") for key in values}
-        named |= options_named
-        layers.origins |= options_named
+        "run": {
+            **{"split": split, "slice": part, "task": task, "shuffle": shuffle, "limit": limit},
+            "samples": samples,
+        },
+    }
+    asked = eval_options.asked(file, given, options, "eval run")
+    raw, named, where = asked.raw, asked.named, asked.where
     if name is not None and not dump and file is None and (source is None or model is None):
         return _perform(_stored_run(name, raw), output, retry, workers, home, as_json)
-    where = str(file) if file else "eval run"
     if all(isinstance(raw.get(section), dict) for section in ("tasks", "policy", "run")):
         _complete(raw, name)
     checked = check_evaluation_file(raw, where, named)  # before any service is asked
+    if agent is not None:
+        check_agent(checked.agent)
     if dump:
-        return print_dump(checked, with_preset(layers), as_json=as_json)
+        return print_dump(checked, with_preset(asked.layers), as_json=as_json)
 
     async def config_of(run: Any) -> Any:
         raw["run"]["split"] = await run.split_of(raw, raw["run"].get("split"))
@@ -155,8 +97,8 @@ def regrade(
         str | None,
         typer.Option(help="Name of the run. Reuse it to resume. Default: CAMPAIGN and time."),
     ] = None,
-    output: Output = None,
-    retry: Retry = False,
+    output: eval_options.Output = None,
+    retry: eval_options.Retry = False,
     workers: Workers = True,
     home: Home = None,
     as_json: Json = False,
@@ -184,14 +126,6 @@ def regrade(
         return await run.regrade_config(campaign, chosen)
 
     _perform(config_of, output, retry, workers, home, as_json)
-
-
-def _number(text: str | None) -> float | str | None:
-    """Number, or the text: it is refused by name with the other fields."""
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        return text
 
 
 def _stored_run(name: str, raw: dict[str, Any]) -> Callable[[Any], Any]:

@@ -142,6 +142,18 @@ def test_the_file_of_an_evaluation_is_checked_as_a_whole() -> None:
     assert "eval.toml: run.of: no such field" in said
 
 
+@pytest.mark.parametrize("wrong", ["(", "a{99999999999999999999}", "(?P<n>a)(?P<n>b)"])
+def test_an_expression_for_tasks_that_cannot_be_read_is_named(wrong: str) -> None:
+    raw = {"name": "a", "policy": {"model": "m"}, "run": {"task": wrong, "shuffle": 7}}
+    with pytest.raises(ConfigError) as raised:
+        check_evaluation(raw, "eval run", {"run.task": "--task"})
+    said = raised.value.message
+    assert said.startswith(f"eval run: --task: {wrong!r} is not a regular expression: ")
+    assert "\n" not in said
+    read = check_evaluation(raw | {"run": {"task": "[0-9]+", "shuffle": 7, "limit": 2}}, "e.toml")
+    assert (read.task, read.shuffle, read.limit) == ("[0-9]+", 7, 2)
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         load_campaign(tmp_path / "none.toml")
