@@ -9,11 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from cli.eval import eval_options
+from cli.eval.compare import compare
 from cli.options import Dump, Home, Json, OneSplit, SetFields, Workers, print_dump
 from cli.terminal_text import echo
 from mainspring.status import PolicyApi
 
 app = typer.Typer(name="eval", help="Measure a model on a task set.", no_args_is_help=True)
+app.command()(compare)
 
 
 @app.command()
