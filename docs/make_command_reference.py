@@ -31,6 +31,7 @@ MORE = {
     "mainspring campaign key": "gateway.md",
     "mainspring campaign fingerprint": "reproducible.md",
     "mainspring eval run": "evaluations.md",
+    "mainspring eval one": "evaluations.md",
     "mainspring eval compare": "evaluations.md",
     "mainspring worker sandbox": "nodes.md",
     "mainspring worker gateway": "gateway.md",

@@ -33,7 +33,7 @@ from cli.operations.runs import campaign_launch as launch
 from cli.operations.runs.run_to_end import run_to_end
 from cli.operations.runs.split_choice import chosen_split
 from cli.operations.runs.stored_run import resuming
-from cli.operations.runs.watch import require_finished
+from cli.operations.runs.watch import RunWatch, require_finished
 from infra.db.connect import open_database
 from infra.db.database import Database
 from infra.db.runs import campaigns
@@ -74,14 +74,26 @@ class Conductor:
     given_home: Path | None
     """As the command was given it."""
 
-    async def perform(self, config: Measurement, *, retry: bool = False) -> CampaignRecord:
+    async def perform(
+        self,
+        config: Measurement,
+        *,
+        retry: bool = False,
+        watching: type[RunWatch] = RunWatch,
+    ) -> CampaignRecord:
         """The run, or what is left of it, to its end. With `retry` also what of a finished one
         ended without a verdict. Raises MainspringErrors; WorkFailed when it ended otherwise than
         finished; Interrupted with the command that resumes it."""
         with resumed_by(resuming(config.kind, config.name, self.given_home), self.say):
-            return await self.play(config, retry=retry)
+            return await self.play(config, retry=retry, watching=watching)
 
-    async def play(self, config: Measurement, *, retry: bool = False) -> CampaignRecord:
+    async def play(
+        self,
+        config: Measurement,
+        *,
+        retry: bool = False,
+        watching: type[RunWatch] = RunWatch,
+    ) -> CampaignRecord:
         """The same for a caller that hears signals itself."""
         if retry:
             await campaigns.reopen(self.db, campaign_id(config.name))
@@ -114,6 +126,7 @@ class Conductor:
                 self.settings,
                 self.say,
                 for_a_program=self.for_a_program,
+                watching=watching,
             )
         again = resuming(record.kind, campaign, self.given_home)
         require_finished(record, f"to resume it, run `{again}`")
