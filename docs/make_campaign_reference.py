@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 _OPTIONAL = "Optional: without this section it does not happen."
 _NAMED_BY = {
-    **{"agents": "NAME", "environments": "NAME", "judges": "NAME"},
+    **{"agents": "NAME", "environments": "NAME", "judges": "NAME", "prices": "MODEL"},
     "evaluation.sampling": "SPLIT",
 }
 """Word for the name of each table of a section that has several."""

@@ -13,6 +13,10 @@ from mainspring.words.figures import percent
 
 WIDTH = 11
 """Columns of the labels at the left."""
+LABELS = {
+    **{"both": "both", "only_a": "only A", "only_b": "only B", "neither": "neither"},
+    **{"better_in_a": "A better", "better_in_b": "B better", "the_same": "the same"},
+}
 
 
 def print_comparison(records: list[Any], found: Paired) -> None:
@@ -35,7 +39,7 @@ def print_comparison(records: list[Any], found: Paired) -> None:
         say(name, f"{percent(rate)} solved  {record.id}{_masked(tally)}")
         say("", f"{record.config.policy.model}, agent {record.config.agent.kind}")
     for label, number in _counts(found).items():
-        say(label.replace("_", " "), str(number))
+        say(LABELS[label], str(number))
     if (p := found.p_value) is not None:
         differing = len(found.better_in_a) + len(found.better_in_b)
         # An exact p of many tasks may be smaller than any that is worth reading.

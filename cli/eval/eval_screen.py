@@ -10,7 +10,7 @@ from typing import Any
 from cli.terminal_text import plain
 from mainspring.status import is_masked
 from mainspring.words.ends import ENDS, VERDICTS, grade_lines
-from mainspring.words.figures import duration, number, percent
+from mainspring.words.figures import dollars, duration, number, percent
 
 NUM_SHOWN = 10
 """Rollouts that did not resolve; the next command lists all."""
@@ -44,6 +44,8 @@ def print_summary(summary: dict[str, Any], directory: Path, temporal_link: str =
     if summary["unfinished"]:
         say(f"unfinished {summary['unfinished']} rollouts")
     say(f"cost       {_cost(summary)}")
+    if paid := summary.get("cost"):
+        say(f"dollars    {_dollars(paid)}")
     for label, key in (
         ("verdicts", "verdicts"),
         ("ended by", "stop_reasons"),
@@ -100,7 +102,8 @@ def print_ends(summary: dict[str, Any], seen: list[Any], directory: Path) -> Non
         report = rollout.report.model_dump(mode="json") if rollout.report else {}
         for place, line in enumerate(grade_lines(report)):
             say("" if place else "tests", line.removeprefix("  "))
-        say("cost", _tokens(rollout.turns))
+        paid = "" if rollout.cost is None else f", {dollars(rollout.cost)}"
+        say("cost", _tokens(rollout.turns) + paid)
     say("files", str(directory))
     say("next", f"`mainspring rollout show {seen[0].record.id}`" if seen else summary["campaign"])
 
@@ -155,6 +158,15 @@ def _cost(summary: dict[str, Any]) -> str:
         if summary[key]:
             parts.append(f"{summary[key]:,.0f} {noun} tokens")
     return f"{', '.join(parts)} (mean of a rollout)"
+
+
+def _dollars(paid: dict[str, float | None]) -> str:
+    if paid["total"] is None:
+        return "not known: the endpoint did not count all tokens"
+    parts = [f"{dollars(paid['total'])} in total", f"{dollars(paid['per_rollout'])} a rollout"]
+    if paid["per_solved_task"] is not None:
+        parts.append(f"{dollars(paid['per_solved_task'])} a solved task")
+    return ", ".join(parts)
 
 
 def _unresolved(directory: Path) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ def stored_run(name: str, raw: dict[str, Any]) -> Callable[[Any], Any]:
                 remedy="give them, or correct --name (`mainspring campaign list` lists the runs)",
             )
         config = await stored(run.db, name, EvaluationConfig)
-        values = {key: raw[key] for key in ("tasks", "policy", "agent") if raw[key]}
+        values = {key: raw[key] for key in ("tasks", "policy", "agent", "prices") if raw.get(key)}
         values |= raw["evaluation"] | raw["run"]
         return changed(config, values, "eval run")
 

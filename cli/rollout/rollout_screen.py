@@ -15,7 +15,7 @@ from cli.terminal_text import plain
 from mainspring.programs.last_words import last_words
 from mainspring.status import Player, RolloutPhase, Verdict
 from mainspring.words.ends import ENDS, SUSPICIONS, VERDICTS, grade_lines
-from mainspring.words.figures import duration, number
+from mainspring.words.figures import dollars, duration, number
 
 _REPOSITORY = "swe"
 """Kind of the tasks that have a patch and tests (`mainspring.tasks.swe_task`, which is heavy)."""
@@ -193,6 +193,8 @@ def _say_head(say: Any, seen: Any) -> None:
         say(f"phase      {record.phase}, {record.num_turns} turns so far")
     if record.epoch:
         say(f"attempt    {record.epoch + 1}: its outcome replaced those before")
+    if seen.cost is not None:
+        say(f"cost       {dollars(seen.cost)}")
     if seen.program is not None:
         _say_program(say, seen.program)
     if record.patch_note:

@@ -22,6 +22,7 @@ ENDS = {
     StopReason.EXITED: "ended by the program",
     StopReason.REQUEST_RATE: "too many requests in a minute",
     StopReason.STRAGGLER: "last of its group, its time was used up",
+    StopReason.COST_LIMIT: "cost limit",
     StopReason.GIVEN: "given patch, nothing was played",
 }
 VERDICTS = {

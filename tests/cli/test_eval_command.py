@@ -74,11 +74,11 @@ async def test_a_few_bundled_tasks(
     monkeypatch.setenv("MAINSPRING_NODE_MIN_FREE_MEMORY_MB", "0")
     model = await asyncio.to_thread(save_tiny_model, tmp_path / "model")
     file, output = tmp_path / "eval.toml", tmp_path / "output"
-    file.write_text(FILE)
+    file.write_text(FILE.replace('kind = "bundled"', 'kind = "bash"'))
     common = ["--home", str(stack.home), "--name", "eval-command", "--json"]
     with serving(model) as url:
         options = ["--model", str(model), "--base-url", url, "--slice", "0:2", "--n", "2"]
-        options += ["--agent", "bash", "--shuffle", "1"]
+        options += ["--agent", "bundled", "--shuffle", "1"]
         code, printed, said = await evaluate(
             "run", str(file), *options, *common, "--output", str(output)
         )
@@ -94,7 +94,7 @@ async def test_a_few_bundled_tasks(
     async with Database.open(stack.database_url) as db:
         record = await campaigns.get(db, CampaignId("eval-command"))
     # The option stands above the file's kind, and both are stored with the run.
-    assert record.config.agent.kind == "bash" and record.config.agent.step_limit == 3
+    assert record.config.agent.kind == "bundled" and record.config.agent.step_limit == 3
     other = await in_this_process(
         *("run", str(file), *options[:-1], "2", *common, "--output", str(output))
     )

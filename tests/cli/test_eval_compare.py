@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 
 import pytest
+from store_records import config as training_config
 from typer.testing import CliRunner, Result
 
 from cli.main import app
@@ -13,7 +14,6 @@ from infra.db.rollouts import groups, rollouts
 from infra.db.rollouts.groups import NewRollout
 from infra.db.runs import campaigns
 from infra.db.tasks import selections, tasks
-from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, TaskId, rollout_id, run_group_id
@@ -80,7 +80,7 @@ async def test_two_evaluations(
     if shown.exception is not None:
         raise shown.exception
     lines = shown.output.splitlines()
-    assert lines[0] == "B less A   +0.0 points, 95 % interval -56.6 to +56.6, over 4 tasks"
+    assert lines[0] == "B less A   +0.0 points, 95 % interval -65.3 to +65.3, over 4 tasks"
     assert "A          50 % solved  before (1 masked)" in lines
     assert "           model-of-after, agent bash" in lines
     table = ["both       1", "only A     1", "only B     1", "neither    1"]
@@ -120,7 +120,7 @@ async def test_what_cannot_be_compared_is_refused(
     await evaluated(db, "left", [("t0", YES), ("t1", None)])
     await evaluated(db, "right", [("t2", YES)])
     await evaluated(db, "masked", [("t1", YES)])
-    await campaigns.create(db, CampaignConfig(name="trained"))
+    await campaigns.create(db, training_config("trained"))
     for names, told in (
         (("left", "right"), "left and right have no task in common: 2 are in left alone, 1 in"),
         (("left", "masked"), "none with a scored rollout in both: left has 1 masked and 0 unf"),

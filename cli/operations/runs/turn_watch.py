@@ -18,9 +18,9 @@ from infra.db.rollouts.rollouts import RolloutRecord
 from infra.db.runs import campaigns
 from infra.db.runs.campaigns import CampaignRecord
 from mainspring.status import RolloutPhase
+from mainspring.trajectories.costs import num_completion_tokens, num_prompt_tokens
 from mainspring.trajectories.turns import Call, Execution, by_call
 from mainspring.words.figures import duration
-from reports.export.trajectory import num_completion_tokens, num_prompt_tokens
 
 OUTPUT_LINES = 12
 """Lines shown of a command's output: its beginning and its end. `rollout show` has the rest."""
