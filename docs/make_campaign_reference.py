@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluations.task_slice import TaskSlice
+from mainspring.config.evaluations.evaluation import RunSection
 from mainspring.config.sft import SftFile
 
 PAGE = Path(__file__).parent / "campaign.md"
@@ -136,7 +136,7 @@ def sft_page() -> str:
 
 
 def page() -> str:
-    of_evaluations = _sections("run", "`[run]`", TaskSlice)
+    of_evaluations = _sections("run", "`[run]`", RunSection)
     return "\n".join([_INTRO, *_sections("", "Top level", CampaignConfig), *of_evaluations])
 
 

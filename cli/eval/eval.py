@@ -8,7 +8,7 @@ import typer
 from cli.eval import eval_options
 from cli.eval.compare import compare
 from cli.eval.one import one
-from cli.eval.performing import complete, perform, stored_run
+from cli.eval.performing import check_model, complete, perform, stored_run
 from cli.options import Dump, Home, Json, OneSplit, SetFields, Workers, print_dump
 
 app = typer.Typer(name="eval", help="Measure a model on a task set.", no_args_is_help=True)
@@ -28,6 +28,7 @@ def run(
     agent: eval_options.AgentKind = None,
     unverified: eval_options.Unchecked = None,
     model: eval_options.Model = None,
+    serve: eval_options.Serve = None,
     api: eval_options.Api = None,
     base_url: eval_options.BaseUrl = None,
     samples: eval_options.Samples = None,
@@ -57,21 +58,20 @@ def run(
     options = {
         "tasks": {"source": source, "unverified": unverified},
         "policy": {
-            "model": model,
-            "api": api,
-            "engines": base_url or None,
+            **eval_options.of_model(model, api, base_url, serve),
             "temperature": eval_options.number_or_text(temperature),
         },
         "agent": {"kind": agent, "step_limit": step_limit, "preset": preset},
         "evaluation": {"concurrency": concurrency},
         "run": {
             **{"split": split, "slice": part, "task": task, "shuffle": shuffle, "limit": limit},
-            "samples": samples,
+            **{"samples": samples, "serve": serve is not None or None},
         },
     }
     asked = eval_options.asked(file, given, options, "eval run")
     raw, named, where = asked.raw, asked.named, asked.where
-    if name is not None and not dump and file is None and (source is None or model is None):
+    is_whole = file is not None or (source is not None and (model or serve) is not None)
+    if name is not None and not dump and not is_whole:
         return perform(stored_run(name, raw), output, retry, workers, home, as_json)
     if all(isinstance(raw.get(section), dict) for section in ("tasks", "policy", "run")):
         complete(raw, name)
@@ -80,6 +80,7 @@ def run(
         check_agent(checked.agent)
     if dump:
         return print_dump(checked, with_preset(asked.layers), as_json=as_json)
+    check_model(checked)
 
     async def config_of(run: Any) -> Any:
         raw["run"]["split"] = await run.split_of(raw, raw["run"].get("split"))

@@ -59,6 +59,13 @@ Model = Annotated[
         help="Model name at the endpoint (--api openai), or model directory (--api sglang)."
     ),
 ]
+Serve = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="MODEL_DIR",
+        help="Model directory to serve with an engine of this run's own, in tokens.",
+    ),
+]
 Api = Annotated[PolicyApi | None, typer.Option(help="API of the endpoint (default: sglang).")]
 BaseUrl = Annotated[
     list[str] | None, typer.Option(help="Base URL of the endpoint. Repeat to balance load.")
@@ -136,6 +143,24 @@ def asked(
         named |= options_named
         layers.origins |= options_named
     return Asked(raw, named, layers, str(file) if file else where)
+
+
+def of_model(
+    model: str | None, api: PolicyApi | None, base_url: list[str] | None, serve: Path | None
+) -> dict[str, Any]:
+    """Fields of [policy] that tell who replies. Raises UsageError."""
+    from mainspring.errors import UsageError
+
+    if serve is None:
+        return {"model": model, "api": api, "engines": base_url or None}
+    beside = {"--model": model, "--base-url": base_url, "--api": api is PolicyApi.OPENAI}
+    if given := [option for option, value in beside.items() if value]:
+        raise UsageError(
+            f"--serve and {given[0]} exclude each other: --serve names the model and starts its "
+            "engine",
+            remedy="give one of them",
+        )
+    return {"model": str(serve), "api": PolicyApi.SGLANG, "engines": ["http://127.0.0.1:0"]}
 
 
 def number_or_text(text: str | None) -> float | str | None:

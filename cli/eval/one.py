@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.eval import eval_options
-from cli.eval.performing import complete, perform
+from cli.eval.performing import check_model, complete, perform
 from cli.options import Home, Json, OneSplit, SetFields, Workers
 
 TaskName = Annotated[str, typer.Argument(metavar="TASK", help="Id of the task.")]
@@ -32,6 +32,7 @@ def one(
         typer.Option(help="Skip or use a task that `tasks verify` has not passed (default: use)."),
     ] = None,
     model: eval_options.Model = None,
+    serve: eval_options.Serve = None,
     api: eval_options.Api = None,
     base_url: eval_options.BaseUrl = None,
     samples: eval_options.Samples = None,
@@ -61,14 +62,12 @@ def one(
     options = {
         "tasks": {"source": source, "unverified": unverified},
         "policy": {
-            "model": model,
-            "api": api,
-            "engines": base_url or None,
+            **eval_options.of_model(model, api, base_url, serve),
             "temperature": eval_options.number_or_text(temperature),
         },
         "agent": {"kind": agent, "step_limit": step_limit, "preset": preset},
         "evaluation": {},
-        "run": {"split": split, "samples": samples},
+        "run": {"split": split, "samples": samples, "serve": serve is not None or None},
     }
     asked = eval_options.asked(file, given, options, "eval one")
     raw, named, where = asked.raw, asked.named, asked.where
@@ -88,6 +87,7 @@ def one(
     checked = check_evaluation_file(raw, where, named)  # before any service is asked
     if agent is not None:
         check_agent(checked.agent)
+    check_model(checked)
 
     async def config_of(run: Any) -> Any:
         await _place(run, raw, task, split)

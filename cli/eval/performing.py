@@ -64,6 +64,8 @@ def complete(raw: dict[str, Any], name: str | None, what: str | None = None) -> 
                 "endpoint add --api openai",
             )
         policy["model"] = str(model)
+        if raw["run"].get("serve") is True:
+            _fit_context(policy, model, has_preset="preset" in raw.get("agent", {}))
     elif "engines" not in policy:
         raise UsageError(
             "an evaluation with --api openai needs --base-url",
@@ -75,6 +77,28 @@ def complete(raw: dict[str, Any], name: str | None, what: str | None = None) -> 
     if "name" not in raw:
         model = Path(policy["model"]).name
         raw["name"] = campaign_id_at("eval", what or f"{tasks['source']}-{model}", datetime.now())
+
+
+def _fit_context(policy: dict[str, Any], model: Path, *, has_preset: bool) -> None:
+    """Give a served model no more context than its own, where the file leaves it open. Raises
+    ModelError for a folder without a config."""
+    from infra.policy.model.model_files import read_facts
+    from mainspring.config.policy import PolicyConfig
+
+    own = read_facts(model).max_context
+    usual = PolicyConfig()
+    if has_preset or own is None or own >= usual.max_context or "max_context" in policy:
+        return
+    policy["max_context"] = own
+    policy.setdefault("max_new_tokens", min(usual.max_new_tokens, own // 2))
+
+
+def check_model(checked: Any) -> None:
+    """Raises UsageError for a model that the run is to serve and cannot, before anything starts."""
+    if checked.run.serve:
+        from cli.operations.machine.evaluation_engine import check_served
+
+        check_served(checked.policy)
 
 
 def perform(

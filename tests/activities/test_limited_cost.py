@@ -9,6 +9,7 @@ from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.sampling import SamplingConfig
 from mainspring.errors import ConfigError
 from mainspring.ids import CampaignId
+from mainspring.status import FaultKind
 from mainspring.trajectories.turns import Call
 
 
@@ -33,4 +34,4 @@ def test_a_reply_that_is_not_counted_ends_a_run_with_a_limit() -> None:
     assert limited_cost(facts(), reply(None, None), None) == 0.0
     with pytest.raises(ConfigError, match="the endpoint of m does not count the tokens") as refused:
         limited_cost(facts(cost_limit=1.0), reply(None, None), None)
-    assert refused.value.fault.value == "config_unusable"
+    assert refused.value.fault is FaultKind.CONFIG_UNUSABLE

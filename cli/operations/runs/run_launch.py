@@ -21,6 +21,13 @@ from cli.operations.checks.task_checks import as_played
 from cli.operations.machine import fleet_extensions
 from cli.operations.machine.cancelled_by import resumed_by
 from cli.operations.machine.embedded_stack import up
+from cli.operations.machine.evaluation_engine import (
+    check_served,
+    engine_member,
+    in_words,
+    placed,
+    require_free,
+)
 from cli.operations.machine.fleet import (
     Member,
     gateway_members,
@@ -98,7 +105,9 @@ class Conductor:
         if retry:
             await campaigns.reopen(self.db, campaign_id(config.name))
         asks_policy = isinstance(config, EvaluationConfig)
-        if asks_policy and self.own_workers and not await self._is_done(config):
+        if asks_policy and config.serve:
+            config = await self._served(config)
+        elif asks_policy and self.own_workers and not await self._is_done(config):
             for left_out in await _check_policy(config.policy, self.settings):
                 self.say(left_out)
         if not self.own_workers and await campaigns.find(self.db, campaign_id(config.name)) is None:
@@ -131,6 +140,24 @@ class Conductor:
         again = resuming(record.kind, campaign, self.given_home)
         require_finished(record, f"to resume it, run `{again}`")
         return record
+
+    async def _served(self, config: EvaluationConfig) -> EvaluationConfig:
+        """With the address of the engine that it starts. Raises UsageError where it cannot."""
+        if not self.own_workers:
+            raise UsageError(
+                "run.serve (--serve) starts an engine beside local workers, and this command "
+                "starts none",
+                remedy="start the engine where the workers reach it (`mainspring serve`), and give "
+                "--model and --base-url",
+            )
+        stored = await campaigns.find(self.db, campaign_id(config.name))
+        before = stored.config if stored is not None else None
+        config = placed(config, before if isinstance(before, EvaluationConfig) else None)
+        if not await self._is_done(config):
+            await asyncio.to_thread(check_served, config.policy)
+            await require_free(config)
+            self.say(in_words(config))
+        return config
 
     async def split_of(self, raw: Mapping[str, Any], split: str | None) -> str:
         """The split that is meant: `split`, the one a stored run of this name has, or the source's
@@ -171,6 +198,11 @@ class Conductor:
         return [
             rollout_member(self.settings),
             sandbox_member(self.settings, config.concurrency),
+            *(
+                [engine_member(self.settings, config)]
+                if isinstance(config, EvaluationConfig) and config.serve
+                else []
+            ),
             *(
                 gateway_members(self.settings, config)
                 if isinstance(config, EvaluationConfig)

@@ -21,10 +21,7 @@ _SLICE = re.compile(r"(\d*):(\d*)")
 
 
 class TaskSlice(Section):
-    """The tasks that an evaluation goes over. Only files for `mainspring eval run` have this
-    section. The options `--split`, `--slice`, `--task`, `--shuffle`, `--limit` and `--n` override
-    it. Without a split, the only split of the task set is used. The positions of `slice` count
-    first; of these tasks those that match `task` are shuffled; then come `limit` tasks."""
+    """Tasks of one split, in the order in which they are played."""
 
     split: str = "test"
     """Split of the tasks."""
