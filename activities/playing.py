@@ -145,7 +145,7 @@ class PlayingActivities:
         counted = (reply.result.num_prompt_tokens, reply.result.num_completion_tokens)
         play.result.num_tokens = None if None in counted else sum(n or 0 for n in counted)
         in_format = reply.result.kind is not ReplyKind.FORMAT_ERROR
-        tally.replied(reply.result.spent_s, in_format=in_format)
+        tally.replied(reply.result.spent_s, in_format=in_format, cost=reply.result.cost)
         agent = (await self._cache.rollout(ask.rollout)).agent
         play.beat.note = f"turn {turn + 1}: {reply.result.summary}"
         num_stored = len(play.past.record.ran(turn))

@@ -137,6 +137,7 @@ class RolloutActivities:
             else None,
             remote=RemoteLimits(silence_s=remote.silence_s, lives=remote.lives) if remote else None,
             score_s=_score_s(config),
+            cost_limit=agent.cost_limit,
             judges=judge_plans(config) if plays and isinstance(config, RunConfig) else [],
         )
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluations.task_slice import TaskSlice
+from mainspring.config.evaluations.evaluation import RunSection
 from mainspring.config.section import Counts
 from mainspring.config.sft import SftFile
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 _OPTIONAL = "Optional: without this section it does not happen."
 _NAMED_BY = {
-    **{"agents": "NAME", "environments": "NAME", "judges": "NAME"},
+    **{"agents": "NAME", "environments": "NAME", "judges": "NAME", "prices": "MODEL"},
     "evaluation.sampling": "SPLIT",
 }
 """Word for the name of each table of a section that has several."""
@@ -162,7 +162,7 @@ def sft_page() -> str:
 
 
 def page() -> str:
-    of_evaluations = _sections("run", "`[run]`", TaskSlice, mark=None)
+    of_evaluations = _sections("run", "`[run]`", RunSection, mark=None)
     return "\n".join([_INTRO, *_sections("", "Top level", CampaignConfig), *of_evaluations])
 
 

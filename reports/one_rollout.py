@@ -25,9 +25,9 @@ from mainspring.ids import RolloutId
 from mainspring.status import Player
 from mainspring.tasks.criterion import GradeReport
 from mainspring.tasks.task import Task
+from mainspring.trajectories.costs import cost_of_all, num_completion_tokens, num_prompt_tokens
 from mainspring.trajectories.turns import Call, Execution, by_call
 from reports import program_view
-from reports.export.trajectory import num_completion_tokens, num_prompt_tokens
 from reports.program_view import ProgramView, ShownRequest
 
 
@@ -104,6 +104,8 @@ class RolloutView:
     """Name of its section [agents.NAME], or its kind; None: no agent played."""
     judgements: list[JudgementView] = field(default_factory=list)
     """Judgements of the whole rollout."""
+    cost: float | None = None
+    """Dollars of its calls; None: there is no price, or not all tokens were counted."""
 
     def as_dict(self) -> dict[str, Any]:
         record = self.record
@@ -125,6 +127,7 @@ class RolloutView:
             "turns": [asdict(turn) for turn in self.turns],
             "program": None if self.program is None else asdict(self.program),
             "judgements": [asdict(judgement) for judgement in self.judgements],
+            "cost": self.cost,
         }
 
 
@@ -169,6 +172,7 @@ async def read(database: Database, rollout: RolloutId) -> RolloutView:
         ],
         program=await program_view.read(database, rollout, record.epoch, kind),
         agent=name_of_agent(config, task) if plays else None,
+        cost=cost_of_all(replies, config.price),
     )
 
 

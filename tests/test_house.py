@@ -233,6 +233,7 @@ def _commands(page: Path) -> set[tuple[str, ...]]:
 OWN_CLOCK = {
     "cli/tasks/verify.py": "a name of a run, as its person's day has it",
     "cli/eval/eval.py": "a name of a run",
+    "cli/eval/performing.py": "a name of a run",
     "cli/operations/keeping/home_backup.py": "when it was made, for people",
     "cli/operations/keeping/campaign_archive.py": "when it was made, for people",
     "cli/bench/bench_grade.py": "a name of a run",

@@ -56,6 +56,8 @@ class Answering:
         self._waited_s = 0.0
         """For engines that did not answer; no time of the rollout."""
         self.generate_s = 0.0
+        self._cost = 0.0
+        """Dollars of the replies."""
         self.num_asked = 0
         """Requests that were taken on."""
         self.last_answer = 0.0
@@ -180,6 +182,8 @@ class Answering:
             num_known = len(self._answered) + len(self._answering) + self._num_refused_again
             if num_known + num_new > begin.step_limit:
                 self.limit = StopReason.STEP_LIMIT
+            elif begin.cost_limit is not None and self._cost >= begin.cost_limit:
+                self.limit = StopReason.COST_LIMIT
             elif len(self._times) > limits.requests_per_minute:
                 self.limit = StopReason.REQUEST_RATE
         if self.limit is not None:
@@ -198,6 +202,7 @@ class Answering:
                 result = await self._reply(number, begin)  # also one that came after a cancel
             self._count(began, result.spent_s)
             self._answered.add(number)
+            self._cost += result.cost
             if result.state is RequestState.REFUSED:
                 self._refused.add(number)
             self.last_answer = workflow.time()

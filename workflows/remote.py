@@ -39,7 +39,9 @@ FIRST_LOOK_S = 60.0
 LONGEST_LOOK_S = 900.0
 """Between two looks at a session that nothing was told of."""
 HAND_IN_S = 120.0
-"""After the last call that the step limit allows, to hand in what there is."""
+"""After the last call that its limits allow, to hand in what there is."""
+USED_UP = (StopReason.STEP_LIMIT, StopReason.COST_LIMIT)
+"""Limits after which an agent may still hand in what it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ class RemotePlay:
         if ending is SessionEnd.LIMIT:
             return limit or StopReason.WALL_TIME
         # A patch that came in time beats the clock.
-        return limit if limit is StopReason.STEP_LIMIT else StopReason.SUBMITTED
+        return limit if limit is not None and limit in USED_UP else StopReason.SUBMITTED
 
     def _abandoned(self, why: str) -> ApplicationError:
         return ApplicationError(
@@ -117,8 +119,11 @@ class RemotePlay:
             await self._answering.until_over(watching.done, started, begin.rollout_timeout_s)
             if self._answering.failure is not None:
                 raise self._answering.failure
-            if self._answering.stop is StopReason.STEP_LIMIT:
-                await self._until_handed_in(ref, watching, begin.step_limit, program)
+            if self._answering.stop in USED_UP:
+                what = f"the {begin.step_limit} calls"
+                if self._answering.stop is StopReason.COST_LIMIT:
+                    what = f"the {begin.cost_limit:g} dollars"
+                await self._until_handed_in(ref, watching, what, program)
             ending = watching.result() if watching.done() else SessionEnd.LIMIT
         finally:
             watching.cancel()
@@ -174,10 +179,10 @@ class RemotePlay:
         self,
         ref: SessionRef,
         watching: asyncio.Task[SessionEnd],
-        step_limit: int,
+        what: str,
         program: ProgramLimits,
     ) -> None:
-        """The agent is told that it has no more calls, and may hand in what it has."""
+        """The agent is told that it has no more of `what`, and may hand in what it has."""
         until = workflow.time() + HAND_IN_S
         while not watching.done():
             if beyond := sorted(self._answering.beyond):
@@ -188,8 +193,7 @@ class RemotePlay:
                         rollout=ref.rollout,
                         epoch=ref.epoch,
                         numbers=beyond,
-                        reason=f"the {step_limit} calls of this session are used up: hand in "
-                        "what there is",
+                        reason=f"{what} of this session are used up: hand in what there is",
                     ),
                 )
             left_s = until - workflow.time()

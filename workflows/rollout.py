@@ -226,6 +226,7 @@ class RolloutWorkflow:
                 step_limit=begin.step_limit,
                 max_format_errors=begin.max_format_errors,
                 rollout_timeout_s=begin.rollout_timeout_s,
+                cost_limit=begin.cost_limit,
             )
         )
         self._turns = self._num_closed = 0
@@ -285,7 +286,7 @@ class RolloutWorkflow:
             return
         has_commands = reply.kind is ReplyKind.COMMAND
         in_format = has_commands or reply.kind is ReplyKind.SUMMARY
-        tally.replied(reply.spent_s, in_format=in_format)
+        tally.replied(reply.spent_s, in_format=in_format, cost=reply.cost)
         self._turns = tally.num_turns
         for index in range(reply.num_commands if has_commands else 0):
             done = await self._sandbox.execute(

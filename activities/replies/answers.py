@@ -7,10 +7,11 @@ may ask is the workflow's to decide, which calls this once for each request.
 from functools import partial
 
 from activities.implements import implements
-from activities.replies.asking import Asking, Question
+from activities.replies.asking import Asking, Question, limited_cost
 from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.programs import model_requests
+from infra.db.rollouts import turns
 from infra.db.rollouts.call_cache import CallCache
 from infra.policy.protocol import MadeReply, PromptTooLong, RequestRefused
 from infra.policy.serving import ServedCampaigns
@@ -72,7 +73,11 @@ class AnswerActivities:
                 except RequestRefused as refused:
                     refusal = Refusal(kind=RefusalKind.UNUSABLE, message=refused.message)
                     return await self._refused(ask, refusal)
-            return _result(call, policy.reply_of(call, request))
+            parent = None
+            if facts.agent_config.cost_limit is not None and call.parent is not None:
+                parent = await turns.get_call(self._db, ask.rollout, ask.epoch, call.parent)
+            result = _result(call, policy.reply_of(call, request))
+            return result.model_copy(update={"cost": limited_cost(facts, call, parent)})
 
     async def _refused(self, ask: AnswerInput, refusal: Refusal) -> AnswerResult:
         await model_requests.refuse(

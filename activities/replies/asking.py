@@ -14,17 +14,18 @@ from dataclasses import dataclass
 from temporalio import activity
 
 from activities.replies.partial_replies import PartialReplies, ReplyUnderWay
-from infra.db.cache import FactCache
+from infra.db.cache import FactCache, RolloutFacts
 from infra.db.database import Database
 from infra.db.rollouts.partial_calls import CallKey
 from infra.policy.protocol import MadeReply, NoEngineAnswered, Policy, ReplyRequest, Versions
 from infra.policy.replies.endpoint_errors import EndpointRefusing, StrayRefusal
 from infra.policy.serving import ServedCampaigns
 from infra.temporal.heartbeat import Beat
-from mainspring.errors import DatabaseError, EngineBusy
+from mainspring.errors import ConfigError, DatabaseError, EngineBusy
 from mainspring.programs.matching import StoredCall
 from mainspring.programs.request import ModelRequest
 from mainspring.protocol.timeouts import STORE_TIMEOUT_S
+from mainspring.trajectories.costs import cost
 from mainspring.trajectories.seeds import call_seed
 from mainspring.trajectories.turns import Call, ReplyPart
 
@@ -138,3 +139,20 @@ async def _stored(question: Question, reply: MadeReply, beat: Beat) -> Call:
                 raise
             beat.note = f"{question.name}: holding its reply, {error.message}"
             await asyncio.sleep(HOLD_WAIT_S)
+
+
+def limited_cost(facts: RolloutFacts, call: Call, parent: Call | None) -> float:
+    """Dollars of the call, which extends `parent`; 0 without a limit. Raises ConfigError where its
+    tokens were not counted."""
+    if facts.agent_config.cost_limit is None:
+        return 0.0
+    price = facts.config.price
+    dollars = None if price is None else cost(call, parent, price)
+    if dollars is None:
+        model = facts.config.policy.model
+        raise ConfigError(
+            f"agent.cost_limit is set, and the endpoint of {model} does not count the tokens of "
+            "its replies (`usage`): their cost is not known",
+            remedy="leave agent.cost_limit out, or use an endpoint that counts",
+        )
+    return dollars

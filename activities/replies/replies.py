@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from temporalio import activity
 
 from activities.implements import implements
-from activities.replies.asking import Asking, Question
+from activities.replies.asking import Asking, Question, limited_cost
 from infra.db.cache import FactCache, RolloutFacts
 from infra.db.database import Database
 from infra.db.rollouts import turns
@@ -23,7 +23,7 @@ from infra.temporal.heartbeat import Beat, heartbeating
 from mainspring.agents.asking import NextRequest, next_request
 from mainspring.agents.contexts.rewriting import Rewrite, rewrite, with_messages
 from mainspring.agents.program import asked_by
-from mainspring.agents.protocol import Agent, Command, FormatError
+from mainspring.agents.protocol import Command, FormatError
 from mainspring.config.agents.context import FAIL
 from mainspring.errors import MainspringError
 from mainspring.programs.matching import StoredCall
@@ -78,7 +78,7 @@ class ReplyActivities:
         facts = await self._cache.rollout(ask.rollout)
         agent = facts.agent
         if ask.turn < len(past.calls):
-            return _begin(agent, path_to(past.calls, ask.turn))
+            return _begin(facts, path_to(past.calls, ask.turn))
         if ask.turn > len(past.calls):
             raise SandboxDiverged(
                 f"rollout {ask.rollout}: turn {ask.turn + 1} comes next, and the store has "
@@ -126,7 +126,7 @@ class ReplyActivities:
                 raise refused.__cause__ from None
             raise
         past.add_call(stored)
-        return _begin(agent, path_to(past.calls, stored.number))
+        return _begin(facts, path_to(past.calls, stored.number))
 
     async def _rewrite(self, facts: RolloutFacts, asked: NextRequest) -> Rewrite | None:
         """See `rewriting.rewrite`."""
@@ -164,15 +164,16 @@ def _too_long_at_once(ask: GenerateInput, full: ContextFull) -> FirstPromptTooLo
     )
 
 
-def _begin(agent: Agent, path: Sequence[Call]) -> TurnBegin:
+def _begin(facts: RolloutFacts, path: Sequence[Call]) -> TurnBegin:
     """Turn of the last call of `path`; its tokens count with those before it on its branch."""
     call = path[-1]
-    actions = () if call.is_summary else asked_by(agent, call.text, call.parts)
+    actions = () if call.is_summary else asked_by(facts.agent, call.text, call.parts)
     commands = () if isinstance(actions, FormatError) else actions
     in_tokens = bool(call.completion_ids)
     result = GenerateResult(
         kind=_kind(call, commands),
         spent_s=call.latency_s,
+        cost=limited_cost(facts, call, path[-2] if len(path) > 1 else None),
         summary=_cut(" ".join(commands[0].command.split())) if commands else "",
         num_commands=len(commands),
         num_prompt_tokens=sum(len(g.prompt_ids) for g in path)

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from cli.terminal_text import plain
-from mainspring.words.figures import duration, number, percent
+from mainspring.status import is_masked
+from mainspring.words.ends import ENDS, VERDICTS, grade_lines
+from mainspring.words.figures import dollars, duration, number, percent
 
 NUM_SHOWN = 10
 """Rollouts that did not resolve; the next command lists all."""
@@ -42,6 +44,8 @@ def print_summary(summary: dict[str, Any], directory: Path, temporal_link: str =
     if summary["unfinished"]:
         say(f"unfinished {summary['unfinished']} rollouts")
     say(f"cost       {_cost(summary)}")
+    if paid := summary.get("cost"):
+        say(f"dollars    {_dollars(paid)}")
     for label, key in (
         ("verdicts", "verdicts"),
         ("ended by", "stop_reasons"),
@@ -73,6 +77,52 @@ def print_summary(summary: dict[str, Any], directory: Path, temporal_link: str =
         say(f"next       `mainspring rollout show {unresolved[0]['rollout']}`")
     else:
         say(f"next       `mainspring rollout list {name}`")
+
+
+def print_ends(summary: dict[str, Any], seen: list[Any], directory: Path) -> None:
+    """The end of a run of one task. `seen`: a `reports.one_rollout.RolloutView` of each rollout."""
+    from cli.tables import Screen
+
+    console = Screen()
+
+    def say(label: str, text: str, style: str = "") -> None:
+        console.print(plain(f"{label:11}{text}"), style=style, soft_wrap=True)
+
+    for rollout in seen:
+        record = rollout.record
+        if record.fault and is_masked(record.stop_reason, record.verdict):
+            say("masked", record.fault, "bold red")
+        else:
+            say("verdict", VERDICTS.get(record.verdict, "not scored"), "bold")
+        say("rollout", record.id)
+        say("task", record.task)
+        ended = ENDS.get(record.stop_reason, "-")
+        say("ended by", f"{ended}, after {record.num_turns} turns, {duration(record.spent_s)}")
+        say("patch", _patch(rollout))
+        report = rollout.report.model_dump(mode="json") if rollout.report else {}
+        for place, line in enumerate(grade_lines(report)):
+            say("" if place else "tests", line.removeprefix("  "))
+        paid = "" if rollout.cost is None else f", {dollars(rollout.cost)}"
+        say("cost", _tokens(rollout.turns) + paid)
+    say("files", str(directory))
+    say("next", f"`mainspring rollout show {seen[0].record.id}`" if seen else summary["campaign"])
+
+
+def _patch(rollout: Any) -> str:
+    if rollout.patch is None:
+        return rollout.record.patch_note or "none"
+    num_files = sum(line.startswith("diff --git ") for line in rollout.patch.splitlines())
+    files = "1 file" if num_files == 1 else f"{num_files} files"
+    return f"{len(rollout.patch.encode()):,} bytes, {files}"
+
+
+def _tokens(turns: list[Any]) -> str:
+    counts = [(turn.num_prompt_tokens, turn.num_completion_tokens) for turn in turns]
+    parts = [f"{len(turns)} calls"]
+    for each, noun in zip(zip(*counts, strict=True), ("prompt", "reply"), strict=False):
+        known = [count for count in each if count is not None]
+        parts.append(f"{sum(known):,} {noun} tokens" if len(known) == len(each) else "not counted")
+    return ", ".join(dict.fromkeys(parts))
 
 
 def _faults(unresolved: list[dict[str, Any]]) -> list[str]:
@@ -108,6 +158,15 @@ def _cost(summary: dict[str, Any]) -> str:
         if summary[key]:
             parts.append(f"{summary[key]:,.0f} {noun} tokens")
     return f"{', '.join(parts)} (mean of a rollout)"
+
+
+def _dollars(paid: dict[str, float | None]) -> str:
+    if paid["total"] is None:
+        return "not known: the endpoint did not count all tokens"
+    parts = [f"{dollars(paid['total'])} in total", f"{dollars(paid['per_rollout'])} a rollout"]
+    if paid["per_solved_task"] is not None:
+        parts.append(f"{dollars(paid['per_solved_task'])} a solved task")
+    return ", ".join(parts)
 
 
 def _unresolved(directory: Path) -> list[dict[str, Any]]:

@@ -13,11 +13,10 @@ from typing import Any
 
 from cli.terminal_text import plain
 from mainspring.programs.last_words import last_words
-from mainspring.status import Player, RolloutPhase, StopReason, Suspicion, Verdict
-from mainspring.words.figures import duration, number
+from mainspring.status import Player, RolloutPhase, Verdict
+from mainspring.words.ends import ENDS, SUSPICIONS, VERDICTS, grade_lines
+from mainspring.words.figures import dollars, duration, number
 
-SHOWN_TESTS = 10
-"""Names of failed tests that are shown; --json has all."""
 _REPOSITORY = "swe"
 """Kind of the tasks that have a patch and tests (`mainspring.tasks.swe_task`, which is heavy)."""
 GAP = 2
@@ -37,35 +36,6 @@ _MESSAGE = re.compile(
 PATCH_CHARS = 200_000
 """Characters shown of a patch; one of 30 MB takes a terminal minutes."""
 NUMBERS = ("reward", "turns", "try", "time")
-ENDS = {
-    StopReason.SUBMITTED: "submitted by the agent",
-    StopReason.STEP_LIMIT: "step limit",
-    StopReason.FORMAT_ERRORS: "too many replies without one command",
-    StopReason.CONTEXT_FULL: "context full",
-    StopReason.WALL_TIME: "time used up",
-    StopReason.CANCELLED: "cancelled",
-    StopReason.INFRA_FAULT: "infrastructure failed",
-    StopReason.TERMINATED: "terminated from outside",
-    StopReason.EXITED: "ended by the program",
-    StopReason.REQUEST_RATE: "too many requests in a minute",
-    StopReason.STRAGGLER: "last of its group, its time was used up",
-    StopReason.GIVEN: "given patch, nothing was played",
-}
-VERDICTS = {
-    Verdict.RESOLVED: "resolved",
-    Verdict.NOT_RESOLVED: "not resolved: a hidden test fails",
-    Verdict.NO_PATCH: "no patch: the agent changed nothing that counts",
-    Verdict.PATCH_FAILED: "the patch does not apply to a fresh checkout",
-    Verdict.TESTS_TIMED_OUT: "the hidden tests did not end in time",
-    Verdict.FAULT: "not scored: grading itself failed",
-}
-SUSPICIONS = {
-    Suspicion.SEARCHED_HISTORY: "a command looked for the fix in git's history",
-    Suspicion.LOOKED_FOR_TESTS: "a command searched for the hidden tests",
-    Suspicion.EDITED_TESTS: "the patch removes, skips or steers tests, or changes CI files",
-    Suspicion.SPECIAL_CASED_TESTS: "the patch behaves differently when tests run",
-    Suspicion.FETCHED_FIX: "a command tried to download a newer release",
-}
 
 
 def print_list(
@@ -223,6 +193,8 @@ def _say_head(say: Any, seen: Any) -> None:
         say(f"phase      {record.phase}, {record.num_turns} turns so far")
     if record.epoch:
         say(f"attempt    {record.epoch + 1}: its outcome replaced those before")
+    if seen.cost is not None:
+        say(f"cost       {dollars(seen.cost)}")
     if seen.program is not None:
         _say_program(say, seen.program)
     if record.patch_note:
@@ -243,7 +215,7 @@ def _say_head(say: Any, seen: Any) -> None:
     report = seen.report.model_dump(mode="json") if seen.report else {}
     if "score" in (record.reward_parts or {}):
         report.pop("score", None)
-    for line in _grade_lines(report):
+    for line in grade_lines(report):
         say(line, "dim")
 
 
@@ -352,22 +324,6 @@ def _shortened(message: str, turn: int) -> str:
     begin = message[:SHOWN_INSTRUCTIONS].rpartition(" ")[0]
     left = len(message) - len(begin)
     return f"{begin} ...\n[{left:,} characters more: --turn {turn} shows them]\n"
-
-
-def _grade_lines(report: dict[str, Any]) -> Iterator[str]:
-    """Parts of the verdict, in a few lines."""
-    for name in ("fail_to_pass", "pass_to_pass"):
-        passed, failed = report.get(f"{name}_passed", ()), report.get(f"{name}_failed", ())
-        if passed or failed:
-            yield f"  {name:24} {len(passed)} of {len(passed) + len(failed)} pass"
-            yield from (f"    failed: {test}" for test in failed[:SHOWN_TESTS])
-            if len(failed) > SHOWN_TESTS:
-                yield f"    and {len(failed) - SHOWN_TESTS} more"
-    for name in ("judge", "returncode", "score", "note"):
-        if report.get(name) not in (None, ""):
-            yield f"  {name:24} {report[name]}"
-    if report.get("dropped_paths"):
-        yield f"  {'not part of the patch':24} {', '.join(report['dropped_paths'])}"
 
 
 @contextmanager

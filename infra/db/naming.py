@@ -6,6 +6,7 @@ workflow's id in Temporal. Used by the command line.
 
 import difflib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import select
 
@@ -13,9 +14,9 @@ from infra.db.database import Database
 from infra.db.fence import UnknownId
 from infra.db.runs import campaigns
 from infra.db.runs.campaigns import CampaignRecord
-from infra.db.tables.models import CampaignRow, RolloutRow
+from infra.db.tables.models import CampaignRow, RolloutRow, TaskRow
 from mainspring.errors import UsageError
-from mainspring.ids import CampaignId, RolloutId
+from mainspring.ids import CampaignId, RolloutId, TaskId
 
 NUM_SHOWN = 5
 """Names in a message."""
@@ -83,6 +84,41 @@ async def rollout_named(db: Database, text: str) -> RolloutId:
         f"no rollout {name} is stored",
         remedy="`mainspring rollout list CAMPAIGN` lists the ids of a campaign",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTask:
+    """Where a task is listed."""
+
+    id: TaskId
+    source: str
+    split: str
+
+
+async def task_named(db: Database, text: str, source: str | None = None) -> StoredTask:
+    """The task of this id, in `source` where one is given. Raises UnknownId with near ids, and
+    UsageError when it is in another source."""
+    async with db.transaction() as connection:
+        found = (
+            await connection.execute(
+                select(TaskRow.id, TaskRow.source, TaskRow.split).where(TaskRow.id == text)
+            )
+        ).one_or_none()
+        if found is not None and source in (None, found.source):
+            return StoredTask(*found)
+        if found is not None:
+            raise UsageError(
+                f"task {text} is in the source {found.source!r}, not in {source!r}",
+                remedy="leave --source out, or correct it",
+            )
+        listed = select(TaskRow.id).order_by(TaskRow.source, TaskRow.split, TaskRow.position)
+        if source is not None:
+            listed = listed.where(TaskRow.source == source)
+        ids = list(await connection.scalars(listed.limit(MAX_COMPARED)))
+    where = "`mainspring tasks list SOURCE` lists the ids of a task set"
+    where = where if ids else "import tasks first (`mainspring tasks import`)"
+    of = "" if source is None else f" in the source {source!r}"
+    raise UnknownId(f"no task {text} is stored{of}", remedy=_near(text, ids, where))
 
 
 def near_names(name: str, names: Iterable[str]) -> Sequence[str]:

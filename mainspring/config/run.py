@@ -5,6 +5,7 @@ Invariants: unknown keys are refused; every bound stands on its field. The check
 """
 
 import re
+from pathlib import PurePath
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -19,15 +20,17 @@ from pydantic import (
 from mainspring.config.agents.agent import AGENT_LIMITS, AgentConfig
 from mainspring.config.agents.environments import EnvironmentConfig
 from mainspring.config.agents.judges import NAME, JudgeConfig
+from mainspring.config.agents.prices import PriceConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.reward import SCORE, RewardConfig
 from mainspring.config.rollout import RolloutConfig
 from mainspring.config.sandbox import SandboxConfig
-from mainspring.config.section import BUNDLED, STORED, Section, Within
+from mainspring.config.section import BUNDLED, STORED, Counts, Section, Within
 from mainspring.config.tasks import TasksConfig
 from mainspring.errors import UsageError
 from mainspring.ids import campaign_id
 from mainspring.programs.functions import FUNCTION
+from mainspring.status import PolicyApi
 
 
 def _form_of(given: Any) -> str:
@@ -69,7 +72,7 @@ class RunConfig(NamedConfig):
     """Further agents, as sections [agents.NAME] with the fields of [agent], programs among them:
     each plays the tasks whose row asks for it (`agent_name`). A limit that one does not set is that
     of [agent]: `step_limit`, `max_format_errors`, `command_timeout_s`, `observation_chars`,
-    `rollout_timeout_s`; so is `tool_parser`."""
+    `rollout_timeout_s`, `cost_limit`; so is `tool_parser`."""
     rollout: RolloutConfig = RolloutConfig()
     policy: PolicyConfig = PolicyConfig()
     sandbox: SandboxConfig = SandboxConfig()
@@ -80,6 +83,7 @@ class RunConfig(NamedConfig):
     judges: dict[str, JudgeConfig] = Field(default_factory=dict)
     """Models that score turns or rollouts, by name; a part of the reward uses each."""
     reward: RewardConfig = RewardConfig()
+    prices: Annotated[dict[str, PriceConfig], Counts.ROLLOUTS] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -139,6 +143,38 @@ class RunConfig(NamedConfig):
                     f"there are: {there}"
                 )
         return self
+
+    @model_validator(mode="after")
+    def _prices_are_of_the_policy(self, info: ValidationInfo) -> Self:
+        if info.context == STORED:
+            return self
+        model = self.policy.model
+        others = [name for name in self.prices if name not in self._names_of_model]
+        if others:
+            raise ValueError(
+                f"prices.{others[0]}: the run does not use this model; its calls are those of "
+                f"policy.model = {model!r}"
+            )
+        limited = [name for name, each in self.agent_sections.items() if each.cost_limit]
+        if limited and self.price is None:
+            raise ValueError(
+                f"{limited[0]}.cost_limit needs the price of the model {model!r}: add a section "
+                f'[prices."{model}"] with input and output, in dollars for a million tokens'
+            )
+        return self
+
+    @property
+    def _names_of_model(self) -> tuple[str, ...]:
+        """Names under which its price may stand: of a directory also the last part."""
+        model = self.policy.model
+        return (model, PurePath(model).name) if self.policy.api is PolicyApi.SGLANG else (model,)
+
+    @property
+    def price(self) -> PriceConfig | None:
+        """Price of the policy's model; None: it has none."""
+        return next(
+            (self.prices[each] for each in self._names_of_model if each in self.prices), None
+        )
 
     @property
     def agent_sections(self) -> dict[str, AgentConfig]:

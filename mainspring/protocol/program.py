@@ -59,3 +59,5 @@ class AnswerResult(BaseModel):
     num_completion_tokens: int = 0
     spent_s: float = 0.0
     """Time that the engine took, without waits, outages and attempts before it."""
+    cost: float = 0.0
+    """Dollars of this reply, where a limit on them counts."""

@@ -72,6 +72,8 @@ class BeginResult(BaseModel):
     score_s: float | None = None
     """Seconds that functions of the campaign's own may take for the reward, with their judges;
     None: it has none."""
+    cost_limit: float | None = None
+    """Dollars that its calls may cost; None: no limit."""
 
 
 class NewEpochInput(BaseModel):
@@ -109,6 +111,8 @@ class GenerateResult(BaseModel):
     """None: an endpoint that does not count them."""
     spent_s: float = 0.0
     """Time that the engine took for this reply, without waits, outages and attempts before it."""
+    cost: float = 0.0
+    """Dollars of this reply, where a limit on them counts."""
 
 
 class OpenInput(BaseModel):

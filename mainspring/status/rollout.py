@@ -48,6 +48,8 @@ class StopReason(StrEnum):
     STRAGGLER = "straggler"
     """Enough other rollouts of its group had ended, and it used up the time that was left to it;
     graded as it stands."""
+    COST_LIMIT = "cost_limit"
+    """Its calls cost as much as a rollout's may; what the working tree holds is graded."""
 
 
 MASKED_ENDS = frozenset({StopReason.CANCELLED, StopReason.INFRA_FAULT, StopReason.TERMINATED})
@@ -61,6 +63,7 @@ CUT_ENDS = frozenset(
         StopReason.WALL_TIME,
         StopReason.REQUEST_RATE,
         StopReason.STRAGGLER,
+        StopReason.COST_LIMIT,
     }
 )
 """Ends by a limit, before the agent had finished."""

@@ -21,6 +21,8 @@ class TurnLimits(BaseModel):
     rollout_timeout_s: float
     """Time of replies and commands together. Waiting for engines, nodes, retries or Temporal is no
     fault of the agent, and is bounded elsewhere."""
+    cost_limit: float | None = None
+    """Dollars of the calls. None: no limit."""
     straggler_at_s: float | None = None
     """From here on it is a straggler: most of its group has ended. None: not so."""
 
@@ -30,6 +32,8 @@ class Tally(BaseModel):
     num_turns: int = 0
     """Replies that were given."""
     spent_s: float = 0.0
+    cost: float = 0.0
+    """Dollars of the calls up to now."""
     num_format_errors: int = 0
     """In a row, up to now."""
     stop: StopReason | None = None
@@ -39,8 +43,9 @@ class Tally(BaseModel):
         """Instead of a reply."""
         self.stop = StopReason.CONTEXT_FULL
 
-    def replied(self, spent_s: float, *, in_format: bool) -> None:
+    def replied(self, spent_s: float, *, in_format: bool, cost: float = 0.0) -> None:
         self.num_turns += 1
+        self.cost += cost
         self.spent_s += spent_s
         self.num_format_errors = 0 if in_format else self.num_format_errors + 1
         if self.num_format_errors == self.limits.max_format_errors:
@@ -56,10 +61,12 @@ class Tally(BaseModel):
         """After the turn's last command, or after a reply without commands."""
         if self.stop is not None:
             return
-        late_s = self.limits.straggler_at_s
+        late_s, most = self.limits.straggler_at_s, self.limits.cost_limit
         if self.spent_s > self.limits.rollout_timeout_s:
             self.stop = StopReason.WALL_TIME
         elif late_s is not None and self.spent_s >= late_s:
             self.stop = StopReason.STRAGGLER
+        elif most is not None and self.cost >= most:
+            self.stop = StopReason.COST_LIMIT
         elif self.num_turns >= self.limits.step_limit:
             self.stop = StopReason.STEP_LIMIT

@@ -38,6 +38,13 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
+def dollars(amount: float | None) -> str:
+    """$1.23; below a cent two digits that tell something: $0.0012."""
+    if amount is None:
+        return "-"
+    return f"${amount:,.2f}" if amount >= 0.01 or amount == 0 else f"${amount:.2g}"
+
+
 def file_size(num_bytes: int) -> str:
     """1.2 MB; 3.4 GB."""
     return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"

@@ -26,6 +26,7 @@ from mainspring.ids import CampaignId
 from mainspring.rewards.choosing import Candidate, chosen_at_each_n, passes_tests, result_of
 from mainspring.rewards.passk import pass_at_each_k
 from mainspring.status import Verdict
+from mainspring.trajectories.costs import total
 from reports.export.folders import write_folder
 from reports.export.trajectory import Progress, Trajectory, attempts, read
 from reports.whole_file import write_whole
@@ -65,6 +66,7 @@ async def write_evaluation(
         "model": record.config.policy.model,
         "data": record.config.task_source,
         **summarise(results, num_unfinished=max(0, num_planned - len(chosen))),
+        "cost": _costs(results) if record.config.price else None,
         "judge_warnings": await warnings_of_all(database, campaign, record.config, is_over=True),
     }
     if choose is not None:
@@ -118,6 +120,18 @@ def summarise(results: list[Result], *, num_unfinished: int = 0) -> dict[str, An
     }
 
 
+def _costs(results: list[Result]) -> dict[str, float | None]:
+    """Dollars, also of masked rollouts; None where a rollout's tokens were not counted."""
+    dollars = total(result["cost"] for result in results)
+    solved = {result["instance_id"] for result in results if result["resolved"]}
+    known = dollars is not None
+    return {
+        "total": dollars,
+        "per_rollout": dollars / len(results) if known and results else None,
+        "per_solved_task": dollars / len(solved) if known and solved else None,
+    }
+
+
 def _result(trajectory: Trajectory, folder: str) -> Result:
     return trajectory.outcome() | {
         "elapsed_s": trajectory.rollout.spent_s,
@@ -126,6 +140,7 @@ def _result(trajectory: Trajectory, folder: str) -> Result:
         "patch_bytes": len(trajectory.patch),
         "n_prompt_tokens": trajectory.num_prompt_tokens,
         "n_completion_tokens": trajectory.num_completion_tokens,
+        "cost": trajectory.cost,
         "folder": folder,
     }
 

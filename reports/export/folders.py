@@ -9,8 +9,9 @@ from typing import Any
 
 from mainspring import __version__
 from mainspring.tasks.swe_task import SweTask
+from mainspring.trajectories.costs import num_completion_tokens, num_prompt_tokens
 from mainspring.trajectories.turns import Call
-from reports.export.trajectory import Trajectory, num_completion_tokens, num_prompt_tokens
+from reports.export.trajectory import Trajectory
 from reports.whole_file import write_whole
 
 FORMAT = "mainspring-1"

@@ -31,6 +31,11 @@ from mainspring.programs.request import ChatMessage, ModelRequest, Role
 from mainspring.status import Player, RolloutPhase, Verdict, is_masked
 from mainspring.tasks.criterion import GradeReport
 from mainspring.tasks.task import Task
+from mainspring.trajectories.costs import (
+    cost_of_all,
+    num_completion_tokens,
+    num_prompt_tokens,
+)
 from mainspring.trajectories.samples import Sample, samples_of
 from mainspring.trajectories.tree import branches
 from mainspring.trajectories.turns import Call, Execution, by_call
@@ -171,6 +176,11 @@ class Trajectory:
         return _sum(num_completion_tokens(reply) for reply in self.replies)
 
     @property
+    def cost(self) -> float | None:
+        """Dollars of its calls; None: there is no price, or not all tokens were counted."""
+        return cost_of_all(self.replies, self.config.price)
+
+    @property
     def policy_versions(self) -> list[int]:
         return sorted({version for reply in self.replies for version in reply.versions})
 
@@ -205,17 +215,6 @@ def _message(message: ChatMessage) -> Message:
     calls = [f"{call.name} {call.arguments}" for call in message.tool_calls]
     role = "user" if message.role is Role.TOOL else message.role.value
     return {"role": role, "content": "\n".join(part for part in (message.text, *calls) if part)}
-
-
-def num_prompt_tokens(reply: Call) -> int | None:
-    """Tokens of the whole prompt of one turn; None: from an endpoint that does not count."""
-    in_text = not (reply.prompt_ids or reply.completion_ids)
-    return reply.num_prompt_tokens if in_text else reply.prompt_start + len(reply.prompt_ids)
-
-
-def num_completion_tokens(reply: Call) -> int | None:
-    in_text = not (reply.prompt_ids or reply.completion_ids)
-    return reply.num_completion_tokens if in_text else len(reply.completion_ids)
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:

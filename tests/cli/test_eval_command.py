@@ -74,10 +74,11 @@ async def test_a_few_bundled_tasks(
     monkeypatch.setenv("MAINSPRING_NODE_MIN_FREE_MEMORY_MB", "0")
     model = await asyncio.to_thread(save_tiny_model, tmp_path / "model")
     file, output = tmp_path / "eval.toml", tmp_path / "output"
-    file.write_text(FILE)
+    file.write_text(FILE.replace('kind = "bundled"', 'kind = "bash"'))
     common = ["--home", str(stack.home), "--name", "eval-command", "--json"]
     with serving(model) as url:
         options = ["--model", str(model), "--base-url", url, "--slice", "0:2", "--n", "2"]
+        options += ["--agent", "bundled", "--shuffle", "1"]
         code, printed, said = await evaluate(
             "run", str(file), *options, *common, "--output", str(output)
         )
@@ -89,6 +90,15 @@ async def test_a_few_bundled_tasks(
     assert summary["chosen_by"] == "majority"
     assert json.loads((output / "summary.json").read_text())["campaign"] == "eval-command"
     assert len((output / "results.jsonl").read_text().splitlines()) == 4
+
+    async with Database.open(stack.database_url) as db:
+        record = await campaigns.get(db, CampaignId("eval-command"))
+    # The option stands above the file's kind, and both are stored with the run.
+    assert record.config.agent.kind == "bundled" and record.config.agent.step_limit == 3
+    other = await in_this_process(
+        *("run", str(file), *options[:-1], "2", *common, "--output", str(output))
+    )
+    assert "shuffle: 1 -> 2" in str(other.exception)
 
     # It is done: no engine is needed to hear so again, and nothing runs twice.
     again = await in_this_process("run", str(file), *options, *common, "--output", str(output))
@@ -169,6 +179,17 @@ async def test_bad_input_is_one_message(stack: StackInfo, tmp_path: Path) -> Non
             ["run", "--source", "s", *engine, "--slice", "five"],
             2,
             "eval run: --slice: 'five' is not",
+        ),
+        (
+            ["run", "--source", "s", *engine, "--task", "a)"],
+            2,
+            "eval run: --task: 'a)' is not a regular expression: unbalanced parenthesis",
+        ),
+        (["run", "--source", "s", *engine, "--agent", "nope"], 2, "no agent is called 'nope'"),
+        (
+            ["run", str(file), *engine, "--no-workers", "--task", "no such id"],
+            2,
+            "no tasks in split 'heldout' within 0:5 whose id matches 'no such id'",
         ),
         (
             ["run", "--source", "nowhere", "--no-workers", *engine],

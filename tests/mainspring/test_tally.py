@@ -70,6 +70,27 @@ def test_a_straggler_ends_after_the_turn_that_uses_up_its_time() -> None:
     assert play(late, "s").stop is StopReason.SUBMITTED
 
 
+def test_dollars_beyond_the_limit_end_after_a_whole_turn() -> None:
+    def spend(it: Tally, *costs: float, submitted: bool = False) -> Tally:
+        for cost in costs:
+            it.replied(1.0, in_format=True, cost=cost)
+            it.ran(1.0, submitted=submitted)
+            it.end_turn()
+        return it
+
+    it = tally()
+    it.limits.cost_limit = 0.75
+    assert spend(it, 0.25, 0.25).stop is None
+    assert spend(it, 0.25).stop is StopReason.COST_LIMIT and it.num_turns == 3
+    both = tally(step_limit=1)
+    both.limits.cost_limit = 0.5
+    assert spend(both, 0.5).stop is StopReason.COST_LIMIT
+    assert spend(tally(step_limit=1), 0.5, submitted=True).stop is StopReason.SUBMITTED
+    # A tally of a workflow that began before there was such a limit.
+    before = {"limits": {"step_limit": 2, "max_format_errors": 1, "rollout_timeout_s": 9.0}}
+    assert spend(Tally.model_validate(before), 0.5, 0.5).stop is StopReason.STEP_LIMIT
+
+
 @pytest.mark.parametrize("turns", ["cecs", "cee", "ccccc", "ecf"])
 @pytest.mark.parametrize("cut", [1, 2])
 def test_a_tally_that_travelled_between_two_turns_ends_alike(turns: str, cut: int) -> None:

@@ -23,6 +23,8 @@ from mainspring.status import CampaignStatus, GroupKind, Verdict
 from mainspring.tasks.swe_task import SweTask
 
 ENGINE = "http://127.0.0.1:9"
+CLEAN = "clean"
+"""The evaluation with prices."""
 
 
 @pytest.fixture
@@ -40,10 +42,12 @@ async def finished(db: Database, name: CampaignId, ends: list[tuple[str, Verdict
     made = [SweTask.model_validate({"id": id, "files": files, **common}) for id in ids]
     await tasks.put_tasks(db, made)
     policy = {"model": "m1", "api": "openai", "temperature": 1.0, "engines": [ENGINE]}
+    prices = {"m1": {"input": 1000.0, "output": 10_000.0, "cached_input": 100.0}}
     config = EvaluationConfig.model_validate(
         {
             "name": name,
             "policy": policy,
+            "prices": prices if name == CLEAN else {},
             "tasks": {"source": f"shown-{name}"},
             "split": "test",
             "samples": 2,
@@ -81,6 +85,7 @@ async def test_masked_rollouts_end_the_command_with_a_failure(
     assert first == "eval shown: 3 of 5 resolved, 50 % (13-87 %)"
     shown = "\n".join(rest)
     assert "pass@2     100 %" in shown and "None" not in shown
+    assert "dollars" not in shown
     assert "1 of 6 rollouts could not be scored" in shown
     assert "r000000/003  shown:repo__lib-2  (no patch)" in shown
     assert "r000000/004  shown:repo/lib:3  (masked)" in shown
@@ -96,10 +101,30 @@ async def test_masked_rollouts_end_the_command_with_a_failure(
 
 async def test_a_clean_evaluation(db: Database, stack: StackInfo, tmp_path: Path) -> None:
     ends = [(f"repo__lib-{number}", Verdict.RESOLVED) for number in (1, 2)]
-    await finished(db, CampaignId("clean"), [*ends])
-    ended = await evaluate(stack, "clean", tmp_path)
+    await finished(db, CampaignId(CLEAN), [*ends])
+    prices = ["m1.input=1000", "m1.output=1e4", "m1.cached_input=100.0"]
+    options = [word for price in prices for word in ("--set", f"prices.{price}")]
+    ended = await evaluate(stack, CLEAN, tmp_path, *options)
     if ended.exception is not None:
         raise ended.exception
     assert ended.output.startswith("eval clean: 2 of 2 resolved, 100 % (34-100 %)")
     assert "not resolved" not in ended.output and "masked" not in ended.output
     assert f"files      {tmp_path}" in ended.output
+    # Calls of 10, 11 and 12 prompt tokens and 4 of reply, for a thousandth, a tenth of it where the
+    # call before held them (all 11 and 12 of them), and a hundredth of a dollar.
+    each = 10 / 1000 + 23 / 10_000 + 12 / 100
+    assert "dollars    $0.26 in total, $0.13 a rollout, $0.13 a solved task" in ended.output
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["cost"] == {
+        "total": pytest.approx(2 * each),
+        "per_rollout": pytest.approx(each),
+        "per_solved_task": pytest.approx(each),
+    }
+    [first, _] = map(json.loads, (tmp_path / "results.jsonl").read_text().splitlines())
+    assert first["cost"] == pytest.approx(each)
+    shown = await asyncio.to_thread(
+        CliRunner().invoke, app, ["rollout", "show", first["rollout"], "--home", str(stack.home)]
+    )
+    assert "cost       $0.13" in shown.output.splitlines()
+    other = await evaluate(stack, CLEAN, tmp_path, *options, "--set", "prices.m1.input=2.0")
+    assert "prices.m1.input: 1000.0 -> 2.0" in str(other.exception)

@@ -38,6 +38,7 @@ from infra.sandbox.protocol import BackendUnavailable, SandboxBackend
 from infra.temporal.connection import connect
 from infra.temporal.faults import Faults
 from mainspring.config.agents.agent import AgentConfig
+from mainspring.config.agents.prices import PriceConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.rollout import RolloutConfig
@@ -124,6 +125,8 @@ class Cluster:
         program: Mapping[str, Any] | None = None,
         tools: tuple[str, ...] = (),
         further: Mapping[str, tuple[str, ...]] | None = None,
+        cost_limit: float | None = None,
+        prices: Mapping[str, PriceConfig] | None = None,
     ) -> tuple[CampaignId, GroupId, list[RolloutId]]:
         """A campaign of its own with one task (a wrong operator) and one group. `tools`: of the
         task's row; `further`: agents by name, with their tools."""
@@ -136,6 +139,7 @@ class Cluster:
                     "max_format_errors": 2,
                     "command_timeout_s": 60.0,
                     "rollout_timeout_s": rollout_timeout_s,
+                    "cost_limit": cost_limit,
                     **(program or {"kind": agent}),
                 }
             ),
@@ -146,6 +150,7 @@ class Cluster:
             sandbox=sandbox or SandboxConfig(),
             rollout=RolloutConfig(turns_per_activity=turns_per_activity),
             environments=dict(environments or {}),
+            prices=dict(prices or {}),
             agents={
                 name: AgentConfig(kind="tools", tools=given)
                 for name, given in (further or {}).items()

@@ -32,6 +32,7 @@ from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.files.changes import ALWAYS, FieldChange, counts_of, differences, given
 from mainspring.config.files.forks import forked, inherited
+from mainspring.config.files.layers import keys_of
 from mainspring.config.section import Counts
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, campaign_id
@@ -89,7 +90,7 @@ async def fork(
 def changes_applied(config: CampaignConfig, changes: Sequence[FieldChange]) -> CampaignConfig:
     """The configuration when all changes count."""
     ordered = sorted(changes, key=lambda change: (change.from_step, change.number))
-    return given(config, [(tuple(each.field.split(".")), each.after) for each in ordered])
+    return given(config, [(keys_of(each.field), each.after) for each in ordered])
 
 
 async def _changes(

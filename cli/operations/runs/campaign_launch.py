@@ -8,10 +8,9 @@ that are ready. Evaluations, verifications and regrades are campaigns of another
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, assert_never
+from typing import assert_never
 
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest
@@ -30,9 +29,8 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from bundled.generator import Split, make_tasks
 from cli.operations.checks.named_parts import check_named
-from cli.operations.checks.pass_rate_checks import check_pass_rates, refuse_pass_rates
+from cli.operations.checks.pass_rate_checks import check_pass_rates
 from cli.operations.checks.sandboxes_here import require_backends, require_bundles
 from cli.operations.checks.services_here import require_services
 from cli.operations.checks.task_checks import (
@@ -42,19 +40,19 @@ from cli.operations.checks.task_checks import (
     check_tasks,
 )
 from cli.operations.machine.fleet_extensions import pollers
+from cli.operations.runs.split_choice import SPLITS, counted, ids_of, select
 from infra.db.database import Database
 from infra.db.plans import run_plans
 from infra.db.runs import campaigns
 from infra.db.runs.campaigns import CampaignRecord
-from infra.db.tasks import selections, tasks
-from infra.db.tasks.selections import OverTasks, Selected
+from infra.db.tasks import selections
+from infra.db.tasks.selections import Selected
 from infra.sandbox.backends import Backends
 from mainspring.config.any_run import Measurement, Playing
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.evaluations.regrade import RegradeConfig
 from mainspring.config.evaluations.verification import VerificationConfig
-from mainspring.config.section import BUNDLED
 from mainspring.config.settings import USUAL_NAMESPACE
 from mainspring.config.sft import SftConfig
 from mainspring.errors import UsageError
@@ -69,7 +67,7 @@ from mainspring.protocol.campaign import CampaignState, plan_of
 from mainspring.protocol.names import WORKFLOW_TASK_TIMEOUT, Workflow
 from mainspring.protocol.run import RunState
 from mainspring.protocol.sft import SftState
-from mainspring.status import CampaignStatus, Exclusion, PolicyApi
+from mainspring.status import CampaignStatus, PolicyApi
 from workflows import search
 
 CANCEL_TIMEOUT_S = 120.0
@@ -78,7 +76,6 @@ replaced: whatever still runs of it is fenced, or taken up by the one that is st
 SAY_EVERY_S = 15.0
 LOOK_S = 0.5
 LOOK_TIMEOUT_S = 5.0
-SPLITS: tuple[Split, ...] = ("train", "heldout", "heldout_templates")
 
 
 async def create(db: Database, config: Playing, here: Backends | None = None) -> CampaignId:
@@ -105,16 +102,16 @@ async def create(db: Database, config: Playing, here: Backends | None = None) ->
         case CampaignConfig():
             _check_tokens(config)
             await check_pass_rates(db, config)
-            selected = await _select(db, config, SPLITS)
-            used = _ids(selected)
+            selected = await select(db, config, SPLITS)
+            used = ids_of(selected)
             played = await check_tasks(db, config, used)
         case EvaluationConfig():
-            selected = await _select(db, config, config.splits)
-            used = _ids(selected)
+            selected = await select(db, config, config.splits)
+            used = ids_of(selected)
             played = await check_tasks(db, config, used)
         case VerificationConfig():
-            selected = await _select(db, config, config.splits)
-            used = _ids(selected)
+            selected = await select(db, config, config.splits)
+            used = ids_of(selected)
             await check_can_be_verified(db, config, used)
         case RegradeConfig():
             used = await _used(db, await _check_regrade(db, config))
@@ -127,29 +124,6 @@ async def create(db: Database, config: Playing, here: Backends | None = None) ->
         await require_services(db, config, used)
     await campaigns.create(db, config, selected)
     return campaign
-
-
-async def _select(db: Database, config: OverTasks, made_now: Sequence[str]) -> list[Selected]:
-    """The tasks of its splits, excluded ones among them; bundled ones of `made_now` are
-    generated first. Raises UsageError when a split has none to use."""
-    if config.tasks.source == BUNDLED:
-        for split in SPLITS:
-            if split in made_now:
-                generated = make_tasks(config.seed, split, config.split_size(split) or 0)
-                await tasks.put_tasks(
-                    db,
-                    [task.model_copy(update={"source": config.task_source}) for task in generated],
-                )
-    selected: list[Selected] = []
-    for split in config.splits:
-        chosen = await selections.choose(db, config, split)
-        _check_chosen(config, split, chosen)
-        selected += chosen
-    return selected
-
-
-def _ids(selected: Sequence[Selected]) -> list[TaskId]:
-    return [task.task_id for task in selected if task.position is not None]
 
 
 async def _used(db: Database, stored: CampaignRecord) -> list[TaskId]:
@@ -168,27 +142,6 @@ def _check_tokens(config: CampaignConfig) -> None:
             f"campaign {config.name}: policy.api = {config.policy.api.value!r} gives no tokens to "
             "train on",
             remedy='train with policy.api = "sglang", or measure it with `mainspring eval run`',
-        )
-
-
-def _check_chosen(config: OverTasks, split: str, chosen: list[Selected]) -> None:
-    what = f"campaign {config.name}: source {config.task_source!r} has no tasks in split {split!r}"
-    if not chosen:
-        within = "" if isinstance(config, CampaignConfig) else config.slice
-        raise UsageError(
-            what + (f" within {within}" if within else ""),
-            remedy="import the tasks first (`mainspring tasks list` shows what is stored), or "
-            "correct the names of source and splits",
-        )
-    if all(task.position is None for task in chosen):
-        by_rate = Counter(task.exclusion for task in chosen)
-        if isinstance(config, CampaignConfig) and by_rate[Exclusion.VERIFICATION] < len(chosen):
-            refuse_pass_rates(config, split, by_rate)
-        counts = Counter(task.verification for task in chosen)
-        raise UsageError(
-            f"{what} that are verified: {_counted(counts)}",
-            remedy=f"run `mainspring tasks verify --source {config.task_source} --split {split}`, "
-            'or set unverified = "use" in [tasks]',
         )
 
 
@@ -216,13 +169,7 @@ async def left_out(db: Database, campaign: CampaignId) -> str:
     if not counts:
         return ""
     total = sum(counts.values())
-    return f"{total} {'task is' if total == 1 else 'tasks are'} excluded: {_counted(counts)}"
-
-
-def _counted(counts: Mapping[Any, int]) -> str:
-    return ", ".join(
-        f"{number} {str(word).replace('_', ' ')}" for word, number in counts.items() if number
-    )
+    return f"{total} {'task is' if total == 1 else 'tasks are'} excluded: {counted(counts)}"
 
 
 async def start(

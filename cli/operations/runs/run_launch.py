@@ -21,6 +21,13 @@ from cli.operations.checks.task_checks import as_played
 from cli.operations.machine import fleet_extensions
 from cli.operations.machine.cancelled_by import resumed_by
 from cli.operations.machine.embedded_stack import up
+from cli.operations.machine.evaluation_engine import (
+    check_served,
+    engine_member,
+    in_words,
+    placed,
+    require_free,
+)
 from cli.operations.machine.fleet import (
     Member,
     gateway_members,
@@ -33,7 +40,7 @@ from cli.operations.runs import campaign_launch as launch
 from cli.operations.runs.run_to_end import run_to_end
 from cli.operations.runs.split_choice import chosen_split
 from cli.operations.runs.stored_run import resuming
-from cli.operations.runs.watch import require_finished
+from cli.operations.runs.watch import RunWatch, require_finished
 from infra.db.connect import open_database
 from infra.db.database import Database
 from infra.db.runs import campaigns
@@ -74,19 +81,33 @@ class Conductor:
     given_home: Path | None
     """As the command was given it."""
 
-    async def perform(self, config: Measurement, *, retry: bool = False) -> CampaignRecord:
+    async def perform(
+        self,
+        config: Measurement,
+        *,
+        retry: bool = False,
+        watching: type[RunWatch] = RunWatch,
+    ) -> CampaignRecord:
         """The run, or what is left of it, to its end. With `retry` also what of a finished one
         ended without a verdict. Raises MainspringErrors; WorkFailed when it ended otherwise than
         finished; Interrupted with the command that resumes it."""
         with resumed_by(resuming(config.kind, config.name, self.given_home), self.say):
-            return await self.play(config, retry=retry)
+            return await self.play(config, retry=retry, watching=watching)
 
-    async def play(self, config: Measurement, *, retry: bool = False) -> CampaignRecord:
+    async def play(
+        self,
+        config: Measurement,
+        *,
+        retry: bool = False,
+        watching: type[RunWatch] = RunWatch,
+    ) -> CampaignRecord:
         """The same for a caller that hears signals itself."""
         if retry:
             await campaigns.reopen(self.db, campaign_id(config.name))
         asks_policy = isinstance(config, EvaluationConfig)
-        if asks_policy and self.own_workers and not await self._is_done(config):
+        if asks_policy and config.serve:
+            config = await self._served(config)
+        elif asks_policy and self.own_workers and not await self._is_done(config):
             for left_out in await _check_policy(config.policy, self.settings):
                 self.say(left_out)
         if not self.own_workers and await campaigns.find(self.db, campaign_id(config.name)) is None:
@@ -114,10 +135,29 @@ class Conductor:
                 self.settings,
                 self.say,
                 for_a_program=self.for_a_program,
+                watching=watching,
             )
         again = resuming(record.kind, campaign, self.given_home)
         require_finished(record, f"to resume it, run `{again}`")
         return record
+
+    async def _served(self, config: EvaluationConfig) -> EvaluationConfig:
+        """With the address of the engine that it starts. Raises UsageError where it cannot."""
+        if not self.own_workers:
+            raise UsageError(
+                "run.serve (--serve) starts an engine beside local workers, and this command "
+                "starts none",
+                remedy="start the engine where the workers reach it (`mainspring serve`), and give "
+                "--model and --base-url",
+            )
+        stored = await campaigns.find(self.db, campaign_id(config.name))
+        before = stored.config if stored is not None else None
+        config = placed(config, before if isinstance(before, EvaluationConfig) else None)
+        if not await self._is_done(config):
+            await asyncio.to_thread(check_served, config.policy)
+            await require_free(config)
+            self.say(in_words(config))
+        return config
 
     async def split_of(self, raw: Mapping[str, Any], split: str | None) -> str:
         """The split that is meant: `split`, the one a stored run of this name has, or the source's
@@ -158,6 +198,11 @@ class Conductor:
         return [
             rollout_member(self.settings),
             sandbox_member(self.settings, config.concurrency),
+            *(
+                [engine_member(self.settings, config)]
+                if isinstance(config, EvaluationConfig) and config.serve
+                else []
+            ),
             *(
                 gateway_members(self.settings, config)
                 if isinstance(config, EvaluationConfig)

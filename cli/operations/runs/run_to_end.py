@@ -31,11 +31,13 @@ async def run_to_end(
     say: Callable[[str], None],
     *,
     for_a_program: bool = False,
+    watching: type[RunWatch] = RunWatch,
 ) -> CampaignRecord:
-    """How it ended. Raises MainspringErrors; the run itself may have failed without one."""
+    """How it ended; `watching` shows it meanwhile. Raises MainspringErrors; the run itself may have
+    failed without one."""
     logs, link = settings.home / "logs", settings.temporal_link
     fleet = Fleet(list(members), logs, lambda end: say(f"{end}: started again"))
-    watch = RunWatch(
+    watch = watching(
         db,
         client,
         campaign,

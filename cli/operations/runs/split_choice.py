@@ -1,15 +1,26 @@
-"""Which split of a task set a command means, so that all commands mean the same one.
+"""Which split of a task set a command means, and which of its tasks a run goes over.
 
 Invariant: there is no default split. A set with one split needs no `--split`; of several, one must
-be given, and the error lists them. Imported by the commands that go over one split.
+be given, and the error lists them. Imported by the commands that go over one split, and by what
+stores a run.
 """
 
-from cli.operations.runs.campaign_launch import SPLITS
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bundled.generator import Split, make_tasks
+from cli.operations.checks.pass_rate_checks import refuse_pass_rates
 from infra.db.database import Database
-from infra.db.tasks import tasks
+from infra.db.tasks import selections, tasks
+from infra.db.tasks.selections import OverTasks, Selected
+from mainspring.config.campaign import CampaignConfig
 from mainspring.config.section import BUNDLED
 from mainspring.errors import UsageError
+from mainspring.ids import TaskId
+from mainspring.status import Exclusion
 
+SPLITS: tuple[Split, ...] = ("train", "heldout", "heldout_templates")
 NUM_LISTED = 10
 """Task sets named in an error; more would hide the message."""
 
@@ -45,4 +56,63 @@ async def chosen_split(db: Database, source: str, choice: str | None) -> str:
 def _ambiguous(source: str, listed: list[str]) -> UsageError:
     return UsageError(
         f"source {source!r} has several splits: {', '.join(listed)}", remedy="choose one: --split"
+    )
+
+
+async def select(db: Database, config: OverTasks, made_now: Sequence[str]) -> list[Selected]:
+    """The tasks of its splits, excluded ones among them; bundled ones of `made_now` are
+    generated first. Raises UsageError when a split has none to use."""
+    if config.tasks.source == BUNDLED:
+        for split in SPLITS:
+            if split in made_now:
+                generated = make_tasks(config.seed, split, config.split_size(split) or 0)
+                await tasks.put_tasks(
+                    db,
+                    [task.model_copy(update={"source": config.task_source}) for task in generated],
+                )
+    selected: list[Selected] = []
+    for split in config.splits:
+        chosen = await selections.choose(db, config, split)
+        await _check_chosen(db, config, split, chosen)
+        selected += chosen
+    return selected
+
+
+def ids_of(selected: Sequence[Selected]) -> list[TaskId]:
+    return [task.task_id for task in selected if task.position is not None]
+
+
+async def _check_chosen(
+    db: Database, config: OverTasks, split: str, chosen: list[Selected]
+) -> None:
+    what = f"campaign {config.name}: source {config.task_source!r} has no tasks in split {split!r}"
+    if not chosen:
+        cut = None if isinstance(config, CampaignConfig) else config
+        what += f" within {cut.slice}" if cut is not None and cut.slice else ""
+        listed = await tasks.task_ids(db, config.task_source, split, limit=1)
+        if cut is not None and cut.task and listed:
+            raise UsageError(
+                f"{what} whose id matches {cut.task!r}",
+                remedy=f"correct --task, a regular expression; an id looks like {listed[0]!r}",
+            )
+        raise UsageError(
+            what,
+            remedy="import the tasks first (`mainspring tasks list` shows what is stored), or "
+            "correct the names of source and splits",
+        )
+    if all(task.position is None for task in chosen):
+        by_rate = Counter(task.exclusion for task in chosen)
+        if isinstance(config, CampaignConfig) and by_rate[Exclusion.VERIFICATION] < len(chosen):
+            refuse_pass_rates(config, split, by_rate)
+        counts = Counter(task.verification for task in chosen)
+        raise UsageError(
+            f"{what} that are verified: {counted(counts)}",
+            remedy=f"run `mainspring tasks verify --source {config.task_source} --split {split}`, "
+            'or set unverified = "use" in [tasks]',
+        )
+
+
+def counted(counts: Mapping[Any, int]) -> str:
+    return ", ".join(
+        f"{number} {str(word).replace('_', ' ')}" for word, number in counts.items() if number
     )

@@ -7,13 +7,14 @@ every evaluation, for choosing which ones to show.
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import case, false, func, select, true
+from sqlalchemy import and_, case, false, func, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.tables.models import GroupRow, PolicyVersionRow, RolloutRow
-from infra.db.tables.rollout_ends import DONE, RESOLVED, SCORED
+from infra.db.tables.rollout_ends import DONE, JUDGED, MASKED, RESOLVED, SCORED
 from mainspring.ids import CampaignId, RolloutId, TaskId
-from mainspring.status import GroupKind, Sampling
+from mainspring.rewards.paired import TaskTally
+from mainspring.status import GroupKind, Sampling, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,18 @@ async def rollouts(
         .order_by(GroupRow.policy_version.desc(), RolloutRow.sample_index)
     )
     return [EvaluatedRollout(*row) for row in rows]
+
+
+async def by_task(connection: AsyncConnection, run: CampaignId) -> dict[str, TaskTally]:
+    """Rollouts of an evaluation or regrade, by task: solved, scored, masked and unfinished."""
+    solved = and_(JUDGED, RolloutRow.verdict == Verdict.RESOLVED)
+    numbers = [func.count().filter(each) for each in (solved, JUDGED, MASKED, ~DONE)]
+    rows = await connection.execute(
+        select(RolloutRow.task_id, *numbers)
+        .where(RolloutRow.campaign_id == run)
+        .group_by(RolloutRow.task_id)
+    )
+    return {task: TaskTally(*counts) for task, *counts in rows}
 
 
 async def checked_gaps(connection: AsyncConnection, campaign: CampaignId) -> tuple[CheckedGap, ...]:

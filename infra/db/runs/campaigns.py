@@ -38,6 +38,7 @@ from mainspring.config.files.changes import (
     unchanged,
 )
 from mainspring.config.files.errors import shortened, shown
+from mainspring.config.files.layers import keys_of
 from mainspring.config.files.stored import RESUMED_ON
 from mainspring.config.sft import SftConfig
 from mainspring.config.training.method_defaults import as_stored
@@ -122,7 +123,7 @@ async def changed_values(db: Database, config: CampaignConfig) -> list[tuple[tup
     differing = differences(before, wanted)
     if not all(map(counts_of, differing)):
         return []
-    return [(tuple(field.split(".")), after) for field, (_, after) in differing.items()]
+    return [(keys_of(field), after) for field, (_, after) in differing.items()]
 
 
 def _compared(stored: CampaignRecord, config: AnyRun) -> tuple[AnyRun, AnyRun]:

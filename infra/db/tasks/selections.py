@@ -146,15 +146,16 @@ async def num_with_image(db: Database, ids: Sequence[TaskId]) -> int:
 
 
 async def choose(db: Database, config: OverTasks, split: str) -> list[Selected]:
-    """The tasks of `split`, cut to what the configuration asks for, those to exclude marked."""
+    """The tasks of `split` that the configuration asks for, in its order, those to exclude
+    marked."""
     ids = await tasks.task_ids(db, config.task_source, split, limit=config.split_size(split))
     match config:
         case CampaignConfig():
-            takes_any = False
+            takes_any, limit = False, None
         case EvaluationConfig():
-            ids, takes_any = ids[slice(*config.bounds)], False
+            ids, takes_any, limit = config.in_order(ids), False, config.limit
         case VerificationConfig():
-            ids, takes_any = ids[slice(*config.bounds)], True
+            ids, takes_any, limit = config.in_order(ids), True, config.limit
         case _:
             assert_never(config)
     # Every bundled task was solved by its generator.
@@ -172,6 +173,8 @@ async def choose(db: Database, config: OverTasks, split: str) -> list[Selected]:
     selected: list[Selected] = []
     position = 0
     for id in ids:
+        if position == limit:
+            break
         verification = None if id in unjudged else verifications[id]
         exclusion = excluded[id]
         if verification not in (None, Verification.VERIFIED):

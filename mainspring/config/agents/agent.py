@@ -8,7 +8,16 @@ from pydantic import Field, model_validator
 from mainspring.config.agents.context import ContextConfig
 from mainspring.config.agents.prompts import PromptsConfig
 from mainspring.config.files.presets import Preset
-from mainspring.config.section import MANY, MANY_TOKENS, YEAR_S, Counts, Section, Switch, Within
+from mainspring.config.section import (
+    LARGE,
+    MANY,
+    MANY_TOKENS,
+    YEAR_S,
+    Counts,
+    Section,
+    Switch,
+    Within,
+)
 from mainspring.programs.record import BranchKind
 
 AGENT_LIMITS = (
@@ -18,6 +27,7 @@ AGENT_LIMITS = (
     "observation_chars",
     "rollout_timeout_s",
     "tool_parser",
+    "cost_limit",
 )
 """Fields that further agents of a run have as well, unless they set them."""
 
@@ -85,6 +95,11 @@ class AgentConfig(Section):
     )
     """Time that a rollout's replies and commands may take together; then the working tree is
     graded. Waiting for an engine, a node or a retry does not count."""
+    cost_limit: Annotated[float | None, Within(le=LARGE), Counts.ROLLOUTS] = Field(
+        default=None, gt=0
+    )
+    """Dollars that a rollout's calls may cost; then the working tree is graded. It needs the price
+    of policy.model in [prices], and an endpoint that counts tokens. Unset: no limit."""
     kind: str = "bash"
     """The agent: "bash" (one bash block a reply), "tools" (tool calls), "react" (a thought, an
     action and its input), "single" (one reply), "bundled" (as bash with short prompts, for the

@@ -2,6 +2,7 @@
 and when a campaign measures its own policy."""
 
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
@@ -12,7 +13,9 @@ from mainspring.config.run import RunConfig
 from mainspring.config.sampling import SamplingConfig
 from mainspring.config.section import CONCURRENCY, MANY, Counts, Section, Switch, Within
 from mainspring.config.trainer import TrainerConfig
-from mainspring.status import CampaignKind
+from mainspring.status import CampaignKind, PolicyApi
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class EvalSampling(SamplingConfig):
@@ -60,7 +63,22 @@ class EvalSchedule(Section):
         return 0.0 if greedy else sampled
 
 
-class EvaluationConfig(TaskSlice, RunConfig):
+class RunSection(TaskSlice):
+    """The tasks that an evaluation goes over. Only files for `mainspring eval run` have this
+    section. The options `--split`, `--slice`, `--task`, `--shuffle`, `--limit` and `--n` override
+    it; `--serve` sets `serve` and the model. Without a split, the only split of the task set is
+    used. The positions of `slice` count first; of these tasks those that match `task` are
+    shuffled; then come `limit` tasks."""
+
+    serve: Switch = False
+    """Whether the command starts an engine for policy.model on this machine, and ends it with the
+    run. It listens at the address of policy.engines; with port 0 a free port is chosen, and stored
+    with the run."""
+
+
+class EvaluationConfig(RunSection, RunConfig):
+    """Run section and all that a run of any kind has."""
+
     kind: Literal[CampaignKind.EVAL] = Field(default=CampaignKind.EVAL, exclude=True)
     concurrency: Annotated[int, Within(le=MANY)] = Field(default=CONCURRENCY, ge=1)
     """Number of rollouts that run at once."""
@@ -87,11 +105,23 @@ class EvaluationFile(RunConfig):
 
     trainer: TrainerConfig = TrainerConfig()
     evaluation: EvalSchedule = EvalSchedule()
-    run: TaskSlice = TaskSlice()
+    run: RunSection = RunSection()
+
+    @model_validator(mode="after")
+    def _serves_here(self) -> Self:
+        if not self.run.serve:
+            return self
+        hosts = [urlsplit(url).hostname for url in self.policy.engines]
+        if self.policy.api is not PolicyApi.SGLANG or len(hosts) != 1 or hosts[0] not in LOOPBACK:
+            raise ValueError(
+                'run.serve starts one engine on this machine: it needs policy.api = "sglang" and '
+                'one address in policy.engines, as "http://127.0.0.1:0" (0: a free port)'
+            )
+        return self
 
     def config(self) -> EvaluationConfig:
         shared = {name: getattr(self, name) for name in RunConfig.model_fields}
-        task_slice = {name: getattr(self.run, name) for name in TaskSlice.model_fields}
+        task_slice = {name: getattr(self.run, name) for name in RunSection.model_fields}
         return EvaluationConfig(
             **shared,
             **task_slice,

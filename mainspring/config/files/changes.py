@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from mainspring.algorithms.schedule import Batches, Schedule
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.files import errors
-from mainspring.config.files.layers import SET, Layered
+from mainspring.config.files.layers import SET, Layered, keys_of, name_of
 from mainspring.config.section import STORED, Counts
 from mainspring.errors import ConfigError, UsageError
 
@@ -57,7 +57,7 @@ class FieldChange:
 def counts_of(field: str) -> Counts | None:
     """How a change of a field, as "section.field", counts; None: it never changes."""
     model: type[BaseModel] | None = CampaignConfig
-    parts = iter(field.split("."))
+    parts = iter(keys_of(field))
     for part in parts:
         info = None if model is None else model.model_fields.get(part)
         if info is None:
@@ -78,7 +78,7 @@ def at_step(base: CampaignConfig, changes: Iterable[FieldChange], step: int) -> 
         return base
     layers = Layered(table=base.model_dump(mode="json"))
     for change in counting:
-        layers.put(_keys(change.field), change.after, SET, change.field)
+        layers.put(keys_of(change.field), change.after, SET, change.field)
     return CampaignConfig.model_validate(layers.table, context=STORED)
 
 
@@ -114,7 +114,7 @@ def unchanged(
     stored = base.model_dump(mode="json")
     layers = Layered(table=wanted.model_dump(mode="json"))
     for change in _laid_over(changes):
-        keys = _keys(change.field)
+        keys = keys_of(change.field)
         if _value(layers.table, keys) == _value(stored, keys) or change.field in layers.origins:
             layers.put(keys, change.after, SET, change.field)
     return CampaignConfig.model_validate(layers.table, context=STORED)
@@ -125,7 +125,7 @@ def given(config: CampaignConfig, values: Sequence[tuple[tuple[str, ...], Any]])
     that does not exist, or cannot have its value."""
     layers = Layered(table=config.model_dump(mode="json"))
     for keys, value in values:
-        layers.put(keys, value, SET, ".".join(keys))
+        layers.put(keys, value, SET, name_of(keys))
     try:
         return CampaignConfig.model_validate(layers.table)
     except ValidationError as error:
@@ -161,13 +161,14 @@ def refuse_fixed(config: CampaignConfig, fields: Iterable[str]) -> None:
         )
 
 
-def _differing(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+def _differing(
+    before: Any, after: Any, path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, Any, Any]]:
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in sorted({*before, *after}):
-            inside = f"{path}.{key}".lstrip(".")
-            yield from _differing(before.get(key), after.get(key), inside)
+            yield from _differing(before.get(key), after.get(key), (*path, key))
     elif before != after:
-        yield path, before, after
+        yield name_of(path), before, after
 
 
 def _inside(annotation: Any) -> tuple[bool, type[BaseModel] | None]:
@@ -185,7 +186,3 @@ def _value(table: Any, keys: tuple[str, ...]) -> Any:
     for key in keys:
         table = table.get(key) if isinstance(table, Mapping) else None
     return table
-
-
-def _keys(field: str) -> tuple[str, ...]:
-    return tuple(field.split("."))

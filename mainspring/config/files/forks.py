@@ -9,6 +9,7 @@ from typing import Any
 
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.files.changes import FieldChange, counts_of, differences, given
+from mainspring.config.files.layers import keys_of, name_of
 from mainspring.errors import UsageError
 
 _KEPT = (
@@ -28,7 +29,7 @@ def forked(
     """The configuration to store, and values that are changes of it. `parent`: as it was stored;
     `at_fork`: as it is for the fork's first step. Raises ConfigError for values that a field cannot
     have, and UsageError for what a fork cannot set."""
-    named = [".".join(keys) for keys, _ in values]
+    named = [name_of(keys) for keys, _ in values]
     refused = [field for field in named if any(_within(field, kept) for kept in (*_KEPT, "name"))]
     if refused:
         raise UsageError(
@@ -37,8 +38,10 @@ def forked(
             remedy="start a new campaign for that",
         )
     wanted = differences(at_fork, given(at_fork, values))
-    of_all = [(_keys(field), after) for field, (_, after) in wanted.items() if not counts_of(field)]
-    since = [(_keys(field), after) for field, (_, after) in wanted.items() if counts_of(field)]
+    of_all = [
+        (keys_of(field), after) for field, (_, after) in wanted.items() if not counts_of(field)
+    ]
+    since = [(keys_of(field), after) for field, (_, after) in wanted.items() if counts_of(field)]
     return given(parent, [(("name",), name), *of_all]), since
 
 
@@ -47,13 +50,9 @@ def inherited(
 ) -> list[FieldChange]:
     """The parent's changes that a fork of `version` has as well: all but later ones of the fields
     that are set anew."""
-    anew = {".".join(keys) for keys, _ in values}
+    anew = {name_of(keys) for keys, _ in values}
     return [change for change in changes if change.from_step <= version or change.field not in anew]
 
 
 def _within(field: str, section: str) -> bool:
     return f"{field}.".startswith(f"{section}.")
-
-
-def _keys(field: str) -> tuple[str, ...]:
-    return tuple(field.split("."))

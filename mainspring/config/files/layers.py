@@ -7,6 +7,7 @@ A path counts from the file that it stands in, else from the working directory. 
 `reading` and by commands.
 """
 
+import json
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ SET = "--set"
 UNSET = "unset"
 """Value of a field that is to have none."""
 _INDEX = re.compile(r"\d+")
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 _WHOLE = (("agent", "prompts"),)
 """Tables that are not merged with one that names a file of its own."""
 
@@ -119,7 +121,13 @@ def layered(
                 f"{SET} {text!r} has no value", remedy=f"write it as {SET} agent.step_limit=30"
             )
         _put(
-            found, _keys(name, f"{SET} {name}: "), value, SET, f"{SET} {name.strip()}", here, placed
+            found,
+            keys_of(name, f"{SET} {name}: "),
+            value,
+            SET,
+            f"{SET} {name.strip()}",
+            here,
+            placed,
         )
     return found
 
@@ -135,7 +143,7 @@ def assignments(texts: Sequence[str]) -> list[tuple[tuple[str, ...], Any]]:
                 f"{text!r} has no value", remedy="write it as trainer.optimizer.lr=5e-7"
             )
         value = value.strip()
-        found.append((_keys(name), None if value == UNSET else _value(value)))
+        found.append((keys_of(name), None if value == UNSET else _value(value)))
     return found
 
 
@@ -186,7 +194,12 @@ def _put(
     found.add(placed(table, here), origin)
 
 
-def _keys(name: str, told: str = "") -> tuple[str, ...]:
+def name_of(keys: Sequence[str]) -> str:
+    """The dotted name of which these are the parts, as TOML has it."""
+    return ".".join(key if _BARE.fullmatch(key) else json.dumps(key) for key in keys)
+
+
+def keys_of(name: str, told: str = "") -> tuple[str, ...]:
     """The parts of a dotted name, as TOML has it. `told`: what a message begins with."""
     try:
         table: Any = tomllib.loads(f"{name} = 0")

@@ -54,6 +54,7 @@ def change(number: int, field: str, after: Any, from_step: int) -> FieldChange:
         ("judges.useful.url", Counts.AT_ONCE),
         ("tracking.mlflow.uri", Counts.AT_ONCE),
         ("evaluation.every_steps", Counts.AT_ONCE),
+        ('prices."gpt-4.1".input', Counts.ROLLOUTS),
         ("trainer.keep_checkpoints", Counts.AT_ONCE),
     ],
 )
@@ -124,6 +125,20 @@ def test_a_file_that_was_not_touched_takes_no_change_back() -> None:
     other = campaign(trainer=base.trainer.model_dump() | {"num_steps": 12})
     wanted = unchanged(base, changes, other)
     assert differences(as_changed, wanted) == {"trainer.num_steps": (9, 12)}
+
+
+def test_names_with_dots_stay_whole() -> None:
+    base = campaign(prices={"bundled": {"input": 1, "output": 2}})
+    agents = {"a.b": {"kind": "bash"}, 'quo"te': {"kind": "bash"}}
+    base = base.model_copy(update={"agents": campaign(agents=agents).agents})
+    for name in agents:
+        [(field, (before, after))] = differences(
+            base, given(base, [(("agents", name, "command_timeout_s"), 5.0)])
+        ).items()
+        assert counts_of(field) is Counts.ROLLOUTS
+        changed = at_step(base, [FieldChange(1, field, before, after, 1, "", WHEN)], 1)
+        assert changed.agents[name].command_timeout_s == 5.0
+        assert changed.agents.keys() == agents.keys()
 
 
 def test_values_are_those_of_toml_and_unset_is_none() -> None:

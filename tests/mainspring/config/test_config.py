@@ -142,6 +142,52 @@ def test_the_file_of_an_evaluation_is_checked_as_a_whole() -> None:
     assert "eval.toml: run.of: no such field" in said
 
 
+@pytest.mark.parametrize("wrong", ["(", "a{99999999999999999999}", "(?P<n>a)(?P<n>b)"])
+def test_an_expression_for_tasks_that_cannot_be_read_is_named(wrong: str) -> None:
+    raw = {"name": "a", "policy": {"model": "m"}, "run": {"task": wrong, "shuffle": 7}}
+    with pytest.raises(ConfigError) as raised:
+        check_evaluation(raw, "eval run", {"run.task": "--task"})
+    said = raised.value.message
+    assert said.startswith(f"eval run: --task: {wrong!r} is not a regular expression: ")
+    assert "\n" not in said
+    read = check_evaluation(raw | {"run": {"task": "[0-9]+", "shuffle": 7, "limit": 2}}, "e.toml")
+    assert (read.task, read.shuffle, read.limit) == ("[0-9]+", 7, 2)
+
+
+PRICED = {"name": "a", "policy": {"api": "openai", "model": "org/m-1.5"}}
+PRICE = {"input": 3.0, "output": 15}
+
+
+def test_prices_are_of_the_model_that_plays() -> None:
+    read = check_evaluation(PRICED | {"prices": {"org/m-1.5": PRICE}}, "eval.toml")
+    assert read.price is not None and read.price.output == 15.0
+    with pytest.raises(
+        ConfigError, match=r"prices\.other: the run does not use this model"
+    ) as wrong:
+        check_evaluation(PRICED | {"prices": {"org/m-1.5": PRICE, "other": PRICE}}, "eval.toml")
+    assert "policy.model = 'org/m-1.5'" in wrong.value.message
+    # The last part is the name of a directory, and no name at an endpoint.
+    with pytest.raises(ConfigError, match=r"prices\.m-1\.5: the run does not use"):
+        check_evaluation(PRICED | {"prices": {"m-1.5": PRICE}}, "eval.toml")
+    served = {"name": "a", "policy": {"model": "/models/m-1.5"}, "prices": {"m-1.5": PRICE}}
+    assert check_evaluation(served, "eval.toml").price is not None
+    with pytest.raises(ConfigError, match=r"prices\.org/m-1\.5\.output: is missing"):
+        check_evaluation(PRICED | {"prices": {"org/m-1.5": {"input": 1}}}, "eval.toml")
+    assert check_evaluation(PRICED, "eval.toml").price is None
+
+
+@pytest.mark.parametrize("section", ["agent", "agents.thrifty"])
+def test_a_limit_on_dollars_needs_a_price(section: str) -> None:
+    limited = {"kind": "tools", "cost_limit": 0.5}
+    agents = {"agent": limited} if section == "agent" else {"agents": {"thrifty": limited}}
+    with pytest.raises(ConfigError) as refused:
+        check_evaluation(PRICED | agents, "eval.toml")
+    assert f"{section}.cost_limit needs the price of the model 'org/m-1.5'" in str(refused.value)
+    assert '[prices."org/m-1.5"]' in str(refused.value)
+    read = check_evaluation(PRICED | agents | {"prices": {"org/m-1.5": PRICE}}, "eval.toml")
+    assert read.agent_sections[section].cost_limit == 0.5
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         load_campaign(tmp_path / "none.toml")
