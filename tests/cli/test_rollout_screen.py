@@ -60,6 +60,7 @@ def rollout(printed: str = "", text: str = "Fix it.") -> Any:
         policy_version=0,
         agent=None,
         task=SimpleNamespace(issue=text),
+        cost=0.0042,
         patch=text,
         report=None,
         grade_output=text,
@@ -162,6 +163,7 @@ def test_a_game_is_told_in_its_own_words(capsys: pytest.CaptureFixture[str]) -> 
     lines = shown(capsys, seen).splitlines()
     assert "result     not resolved: it scored 0.5; reward 0.50" in lines
     assert "ended by   its environment, after 2 turns, 10 s" in lines
+    assert "cost       $0.0042" in lines
     assert any(line.endswith(", reward 0.5]") for line in lines)
     assert len([line for line in lines if line.split()[:1] == ["score"]]) == 1
     assert not [line for line in lines if line.startswith("test output")]
