@@ -23,8 +23,8 @@ def agreement(yes: bool, *, quiet: bool = False) -> Callable[[Any], None]:
             return
         if not sys.stdin.isatty():
             raise UsageError(
-                f"campaign {pending.record.id}: {counted(pending.changes)} wait for your answer, "
-                "and there is no terminal to ask at",
+                f"campaign {pending.record.id}: there is no terminal to ask whether to make "
+                f"{counted(pending.changes)}",
                 remedy="add --yes",
             )
         typer.confirm("Make these changes?", abort=True, err=True)

@@ -57,4 +57,5 @@ def set_fields(
             "note": done.note,
         }
         return echo(json.dumps(document))
-    echo(f"campaign {done.campaign}: {counted(done.changes)}; {done.note}")
+    number = f"{counted(done.changes)}; " if done.changes else ""
+    echo(f"campaign {done.campaign}: {number}{done.note}")

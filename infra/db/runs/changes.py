@@ -139,11 +139,12 @@ async def _pending(
     changes: list[FieldChange] = []
     for field, (before, after) in found.items():
         step = _first_step(base, field, max(earliest.of(field), _newest(record, field)), from_step)
+        if field == LENGTH and after < step:
+            raise _too_short(base, after, step)
         if step != ALWAYS:
             _refuse_after_the_end(base, field, step, ends)
         number = len(record.changes) + len(changes) + 1
         changes.append(FieldChange(number, field, before, after, step, by, now))
-    _refuse_too_short(base, changes)
     return PendingChanges(record, changes, wanted)
 
 
@@ -173,15 +174,13 @@ def _refuse_after_the_end(config: CampaignConfig, field: str, step: int, ends: i
         )
 
 
-def _refuse_too_short(config: CampaignConfig, changes: Sequence[FieldChange]) -> None:
-    for change in changes:
-        if change.field == LENGTH and change.after < change.from_step:
-            raise UsageError(
-                f"campaign {config.name} cannot end after step {change.after}: a change of "
-                f"{LENGTH} counts from step {change.from_step}",
-                remedy=f"give {LENGTH}={change.from_step} or more; `mainspring campaign cancel "
-                f"{config.name}` ends it now",
-            )
+def _too_short(config: CampaignConfig, num_steps: int, from_step: int) -> UsageError:
+    return UsageError(
+        f"campaign {config.name} cannot end after step {num_steps}: a change of {LENGTH} counts "
+        f"from step {from_step}",
+        remedy=f"give {LENGTH}={from_step} or more; `mainspring campaign cancel {config.name}` "
+        "ends a campaign that runs at once",
+    )
 
 
 async def _earliest(connection: AsyncConnection, campaign: CampaignId) -> Earliest:

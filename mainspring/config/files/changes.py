@@ -156,8 +156,7 @@ def refuse_fixed(config: CampaignConfig, fields: Iterable[str]) -> None:
         raise UsageError(
             f"campaign {config.name} is reproducible: its groups are numbered by "
             f"{of_schedule[0]}, which cannot change",
-            remedy='give the new campaign another name, or one with schedule = "fastest" can '
-            "change it",
+            remedy='make another campaign; with schedule = "fastest" a campaign can change it',
         )
 
 
