@@ -44,7 +44,11 @@ async def begin_campaign(db: Database, name: str = CAMPAIGN) -> CampaignId:
 
 
 async def add_group(
-    db: Database, index: int = 0, size: int = 2, campaign: CampaignId = CAMPAIGN
+    db: Database,
+    index: int = 0,
+    size: int = 2,
+    campaign: CampaignId = CAMPAIGN,
+    draw: int | None = None,
 ) -> tuple[GroupId, list[RolloutId]]:
     group = group_id(campaign, index)
     made = await groups.create_group(
@@ -53,6 +57,7 @@ async def add_group(
         campaign,
         GroupKind.TRAIN,
         index=index,
+        draw=draw,
         task=task(0).id,
         policy_version=0,
         split="train",
@@ -70,9 +75,12 @@ async def add_claimed_rollout(db: Database) -> RolloutId:
     return rollout
 
 
-async def add_ready_group(db: Database, index: int, campaign: CampaignId = CAMPAIGN) -> GroupId:
-    """Two rollouts of two turns each, one resolved and one not."""
-    group, ids = await add_group(db, index, 2, campaign)
+async def add_ready_group(
+    db: Database, index: int, campaign: CampaignId = CAMPAIGN, draw: int | None = None
+) -> GroupId:
+    """Two rollouts of two turns each, one resolved and one not. `draw`: in a reproducible
+    campaign."""
+    group, ids = await add_group(db, index, 2, campaign, draw)
     for id, reward in zip(ids, (1.0, 0.0), strict=True):
         claim = await rollouts.claim(db, id, RUN)
         await put_two_turns(db, id, claim.epoch, seed=f"{id}")

@@ -209,7 +209,7 @@ async def planned_reproducible(db: Database, **trainer: int) -> None:
     await policies.put_first_policy(
         db, CAMPAIGN, "/models/v0", "/checkpoints/v0", stamp=MADE_BY, fingerprint=first
     )
-    await add_ready_group(db, 0)
+    await add_ready_group(db, 0, draw=0)
     await steps.plan_step(db, CAMPAIGN, 1, 1)
     await trainers.take(db, CAMPAIGN, owner="a", process="pa")
 
@@ -239,7 +239,7 @@ async def with_a_version_without_checkpoint(db: Database, tmp_path: Path) -> Non
     await ActivityEnvironment().run(activities.train_step, STEP)
     version = await policies.get_policy(db, CAMPAIGN, 1)
     assert version.checkpoint is None
-    await add_ready_group(db, 1)
+    await add_ready_group(db, 1, draw=1)
     assert len(await steps.plan_step(db, CAMPAIGN, 2, 1)) == 1
 
 
