@@ -130,6 +130,7 @@ def test_what_a_limit_cut_off_is_masked_and_still_moves_its_group(ended: StopRea
         StopReason.WALL_TIME,
         StopReason.REQUEST_RATE,
         StopReason.STRAGGLER,
+        StopReason.COST_LIMIT,
     )
     whole = group(rollout(0, 1.0, 1), rollout(1, 0.0, 1))
     assert "num_overlong_masked" not in kept.figures

@@ -39,6 +39,7 @@ from infra.temporal.connection import connect
 from infra.temporal.faults import Faults
 from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.agents.prices import PriceConfig
+from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.rollout import RolloutConfig
@@ -57,7 +58,7 @@ from mainspring.ids import (
     rollout_id,
     rollout_workflow,
 )
-from mainspring.protocol.campaign import CampaignPlan, CampaignState
+from mainspring.protocol.campaign import CampaignState, plan_of
 from mainspring.protocol.names import Workflow
 from mainspring.protocol.rollout import RolloutInput, RolloutResult
 from mainspring.status import GroupKind
@@ -378,10 +379,9 @@ async def cluster_of(
 
 
 @asynccontextmanager
-async def campaign_running(
-    cluster: Cluster, campaign: CampaignId, plan: CampaignPlan
-) -> AsyncIterator[WorkflowHandle]:
+async def campaign_running(cluster: Cluster, campaign: CampaignId) -> AsyncIterator[WorkflowHandle]:
     """The campaign's workflow with version 0 made, published and measured."""
+    plan = plan_of(training((await campaigns.get(cluster.db, campaign)).config))
     await policies.put_first_policy(cluster.db, campaign, f"/policies/{campaign}/v0")
     yield await cluster.client.start_workflow(
         Workflow.CAMPAIGN,

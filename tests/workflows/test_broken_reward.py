@@ -19,7 +19,6 @@ from mainspring.config.run import RunConfig
 from mainspring.config.tasks import TasksConfig
 from mainspring.config.trainer import TrainerConfig
 from mainspring.ids import TaskId
-from mainspring.protocol.campaign import CampaignPlan
 from mainspring.rewards.scoring import Outcome
 from mainspring.status import CampaignStatus, Unverified
 from mainspring.tasks.swe_task import SweTask
@@ -56,7 +55,7 @@ async def config(cluster) -> CampaignConfig:
         agent=AgentConfig(step_limit=4, max_format_errors=2),
         policy=PolicyConfig(model="scripted"),
         trainer=TrainerConfig(group_size=2),
-        evaluation=EvalSchedule(concurrency=2, splits=("train",)),
+        evaluation=EvalSchedule(concurrency=2, splits=("train",), greedy=False),
         reward=RewardConfig(parts=(RewardPart(name="test_broken_reward:moody"),)),
     )
 
@@ -84,16 +83,7 @@ async def test_a_training_campaign_fails_and_takes_no_more_groups(cluster) -> No
     wanted = await config(cluster)
     MOODS[:] = [True]
     campaign = await launch.create(cluster.db, wanted)
-    plan = CampaignPlan(
-        num_steps=50,
-        groups_per_step=1,
-        max_staleness=0,
-        eval_every_steps=1,
-        eval_splits=["train"],
-        eval_greedy=False,
-        eval_concurrency=1,
-    )
-    async with campaign_running(cluster, campaign, plan) as handle:
+    async with campaign_running(cluster, campaign) as handle:
         with pytest.raises(WorkflowFailureError):
             await handle.result()
     record = await campaigns.get(cluster.db, campaign)

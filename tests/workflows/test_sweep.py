@@ -19,6 +19,7 @@ from infra.db.tables.models import ExecutionRow, SandboxPurpose
 from infra.db.tasks import tasks
 from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluations.evaluation import EvalSchedule
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.sandbox import SandboxConfig
 from mainspring.config.tasks import TasksConfig
@@ -33,7 +34,7 @@ from mainspring.ids import (
     group_workflow,
     rollout_id,
 )
-from mainspring.protocol.campaign import CampaignPlan, FinishGroupResult, GroupInput
+from mainspring.protocol.campaign import FinishGroupResult, GroupInput
 from mainspring.protocol.names import Workflow
 from mainspring.protocol.sweep import SweepInput, SweepResult
 from mainspring.status import GroupStatus, RolloutPhase, SandboxStatus, StopReason
@@ -85,7 +86,11 @@ async def make_campaign(cluster, group_size: int, **sandbox: int) -> CampaignId:
         tasks=TasksConfig(source=name),
         agent=AgentConfig(step_limit=4, command_timeout_s=60.0),
         policy=PolicyConfig(model="scripted"),
-        trainer=TrainerConfig(group_size=group_size),
+        trainer=TrainerConfig(
+            group_size=group_size, num_steps=1, groups_per_step=1, max_staleness=0
+        ),
+        # A campaign's state tells that nothing is left to measure.
+        evaluation=EvalSchedule(splits=(), greedy=False),
         sandbox=SandboxConfig(**sandbox),
     )
     task = SweTask(
@@ -174,15 +179,6 @@ async def test_a_terminated_group_is_closed_and_its_campaign_goes_on(cluster, sw
         asked.add(rollout)
 
     cluster.policy.hold = hold
-    plan = CampaignPlan(
-        num_steps=1,
-        groups_per_step=1,
-        max_staleness=0,
-        eval_every_steps=1,
-        eval_splits=[],  # its state tells that nothing is left to measure
-        eval_greedy=False,
-        eval_concurrency=1,
-    )
 
     async def begun() -> bool:
         return await commands_begun(cluster, first) == 2
@@ -195,7 +191,7 @@ async def test_a_terminated_group_is_closed_and_its_campaign_goes_on(cluster, sw
         stored = await groups.list_groups(cluster.db, campaign)
         return [each.id for each in stored][:2] == [first, second]
 
-    async with campaign_running(cluster, campaign, plan) as handle:
+    async with campaign_running(cluster, campaign) as handle:
         await until(begun)
         await cluster.client.get_workflow_handle(group_workflow(first)).terminate()
         await sweep()

@@ -89,7 +89,7 @@ class AlgorithmConfig(Section):
     what it was sampled after, and have the same gradients; but the loss "gspo" and the correction
     "sequence_mask" have a ratio for each sample."""
     overlong: Annotated[Overlong, Counts.STEPS] = Overlong.KEEP
-    """Fate of rollouts that a limit on turns, context or time cut off."""
+    """Fate of rollouts that a limit on turns, context, time or cost cut off."""
     loss: str = "clip"
     """The loss of a token; all have the entropy bonus. "clip": PPO's clipped objective.
     "dual_clip": with a bound for negative advantages, too. "cispo": clipped importance weights, and
