@@ -122,18 +122,26 @@ def unchanged(
 
 def given(config: CampaignConfig, values: Sequence[tuple[tuple[str, ...], Any]]) -> CampaignConfig:
     """The configuration with these values of fields. Raises ConfigError with a line for each field
-    that does not exist, or cannot have its value."""
+    that does not exist, or cannot have its value. What is refused since the campaign was stored
+    spares it."""
     layers = Layered(table=config.model_dump(mode="json"))
     for keys, value in values:
         layers.put(keys, value, SET, name_of(keys))
-    try:
-        return CampaignConfig.model_validate(layers.table)
-    except ValidationError as error:
-        lines = errors.explain(error, CampaignConfig)
+    known = _refusals(config.model_dump(mode="json"))
+    if lines := [line for line in _refusals(layers.table) if line not in known]:
         raise ConfigError(
             "\n".join([f"campaign {config.name} cannot have these values:", *lines]),
             remedy="see docs/campaign.md for every field and its bounds",
-        ) from None
+        )
+    return CampaignConfig.model_validate(layers.table, context=STORED)
+
+
+def _refusals(table: dict[str, Any]) -> list[str]:
+    try:
+        CampaignConfig.model_validate(table)
+    except ValidationError as error:
+        return errors.explain(error, CampaignConfig)
+    return []
 
 
 def differences(stored: BaseModel, wanted: BaseModel) -> dict[str, tuple[Any, Any]]:

@@ -173,6 +173,16 @@ def test_a_value_that_cannot_be_is_named(text: str, told: str) -> None:
         given(campaign(), assignments([text]))
 
 
+def test_what_is_refused_since_a_campaign_was_stored_spares_it() -> None:
+    stored = campaign()
+    trainer = stored.trainer.model_copy(update={"straggler_s": 1e9})  # no bound, at that time
+    stored = stored.model_copy(update={"trainer": trainer})
+    changed = given(stored, assignments(["trainer.optimizer.lr=1e-5"]))
+    assert (changed.trainer.straggler_s, changed.trainer.optimizer.lr) == (1e9, 1e-5)
+    with pytest.raises(ConfigError, match="must be greater than 0"):
+        given(stored, assignments(["trainer.optimizer.lr=0"]))
+
+
 def test_every_mark_stands_where_it_counts() -> None:
     """A mark below a section that has one would never be read."""
 
