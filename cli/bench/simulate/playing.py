@@ -42,7 +42,7 @@ from mainspring.ids import (
     node_queue,
     trainer_queue,
 )
-from mainspring.protocol.campaign import CampaignPlan, CampaignState
+from mainspring.protocol.campaign import CampaignState, plan_of
 from mainspring.protocol.names import Workflow
 from mainspring.tasks.swe_task import SweTask
 from workers.polling import workflow_runner
@@ -94,15 +94,7 @@ async def _run(client: Client, campaign: CampaignId, setting: Setting) -> str | 
     """Why it failed; None: all steps are done."""
     state = CampaignState(
         campaign=campaign,
-        plan=CampaignPlan(
-            num_steps=setting.num_steps,
-            groups_per_step=setting.groups_per_step,
-            max_staleness=setting.max_staleness,
-            eval_every_steps=1,
-            eval_splits=[],
-            eval_greedy=False,
-            eval_concurrency=1,
-        ),
+        plan=plan_of(setting.config(campaign)),
         published_version=0,
         measured_version=0,
         since=time.time(),

@@ -7,6 +7,7 @@ from enum import StrEnum
 from cli.bench.simulate.trace import MAX_TURNS
 from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluations.evaluation import EvalSchedule
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.tasks import TasksConfig
 from mainspring.config.trainer import TrainerConfig
@@ -77,6 +78,7 @@ class Setting:
                 # Time is measured, not learning: no group is replaced for its rewards.
                 filter="none",
             ),
+            evaluation=EvalSchedule(splits=(), greedy=False),
         )
 
     @property
