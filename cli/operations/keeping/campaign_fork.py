@@ -7,22 +7,22 @@ belong to the fork: the parent may be pruned or deleted. Imported by commands.
 """
 
 import asyncio
-import getpass
 import shutil
-import socket
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cli.operations.checks.named_parts import check_named
+from cli.operations.runs.campaign_changes import person
 from infra.db import store
 from infra.db.database import Database
 from infra.db.leases import ProcessLease
 from infra.db.naming import campaign_named
 from infra.db.runs import campaigns, forks
 from infra.db.runs.campaign_record import CampaignRecord, Parent, digest_of
+from infra.db.runs.changes import Values
 from infra.db.runs.forks import ForkedVersion
 from infra.db.training import policies
 from infra.db.training.policies import PolicyRecord
@@ -30,17 +30,14 @@ from mainspring.artifacts import layout
 from mainspring.artifacts.layout import HF_DIRECTORY
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.files.changes import ALWAYS, FieldChange, counts_of, differences, given
+from mainspring.config.files.changes import ALWAYS, FieldChange, counts_of, latest
 from mainspring.config.files.forks import forked, inherited
-from mainspring.config.files.layers import keys_of
 from mainspring.config.section import Counts
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, campaign_id
 from mainspring.training.step_metrics import Origin
 from trainer.engines import checkpoint
 from trainer.engines.checkpoint import Identity
-
-Values = Sequence[tuple[tuple[str, ...], Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +64,8 @@ async def fork(
     newest = versions[-1].version
     at_fork = training(record.at(newest + 1))
     config, since = forked(parent, at_fork, new, values)
-    changes = await _changes(db, config, record, newest, since)
-    last = changes_applied(config, changes)
+    changes = await _changes(db, record, newest, since)
+    last = latest(config, changes)
     if last.trainer.num_steps <= newest:
         raise UsageError(
             f"campaign {record.id} ends after step {last.trainer.num_steps}: a fork of version "
@@ -87,26 +84,25 @@ async def fork(
     return ForkedCampaign(new, record.id, newest, last.trainer.num_steps - newest)
 
 
-def changes_applied(config: CampaignConfig, changes: Sequence[FieldChange]) -> CampaignConfig:
-    """The configuration when all changes count."""
-    ordered = sorted(changes, key=lambda change: (change.from_step, change.number))
-    return given(config, [(keys_of(each.field), each.after) for each in ordered])
-
-
 async def _changes(
-    db: Database, config: CampaignConfig, record: CampaignRecord, version: int, values: Values
+    db: Database, record: CampaignRecord, version: int, fields: Mapping[str, tuple[Any, Any]]
 ) -> list[FieldChange]:
     """The parent's, then those that are made with the fork."""
-    kept = inherited(record.changes, version, values)
     number = max((change.number for change in record.changes), default=0)
-    by, now = f"{getpass.getuser()}@{socket.gethostname()}", await store.now(db)
-    wanted = given(config, values)
-    for field, (before, after) in differences(config, wanted).items():
-        number += 1
-        at_once = counts_of(field) is Counts.AT_ONCE
-        step = ALWAYS if at_once else version + 1
-        kept.append(FieldChange(number, field, before, after, step, by, now))
-    return kept
+    by, now = person(), await store.now(db)
+    made = [
+        FieldChange(
+            number + place,
+            field,
+            before,
+            after,
+            ALWAYS if counts_of(field) is Counts.AT_ONCE else version + 1,
+            by,
+            now,
+        )
+        for place, (field, (before, after)) in enumerate(fields.items(), 1)
+    ]
+    return [*inherited(record.changes, version, fields), *made]
 
 
 async def _versions(

@@ -67,10 +67,15 @@ async def change_by_file(
     return (await _make(db, campaign_id(config.name), values, agree, None)).changes
 
 
+def person() -> str:
+    """User and host of who gives the command."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
 async def _make(
     db: Database, campaign: CampaignId, values: Values, agree: Agree, from_step: int | None
 ) -> PendingChanges:
-    by = f"{getpass.getuser()}@{socket.gethostname()}"
+    by = person()
     asked = await changes.pending(db, campaign, values, by, from_step)
     if not asked.changes:
         return asked

@@ -14,13 +14,14 @@ from typing import Any
 
 from pydantic import ValidationError
 from sqlalchemy import Row, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.tables.change_rows import ChangeRow
 from infra.db.tables.models import CampaignRow, PolicyVersionRow
 from mainspring.algorithms.schedule import Batches
 from mainspring.config.any_run import AnyRun, training
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.files.changes import FieldChange, at_step, batches_of
+from mainspring.config.files.changes import ALWAYS, FieldChange, at_step, batches_of
 from mainspring.config.files.stored import RESUMED_ON, lacks_device, read_stored
 from mainspring.errors import ConfigError
 from mainspring.ids import CampaignId
@@ -99,6 +100,8 @@ class CampaignRecord:
     """Changes since then, in the order in which they were made."""
     parent: Parent | None = None
     """None: it is no fork."""
+    version: int | None = None
+    """Its newest policy version; None: it has none yet."""
 
     @property
     def kind(self) -> CampaignKind:
@@ -122,7 +125,7 @@ class CampaignRecord:
     @property
     def latest(self) -> AnyRun:
         """Its configuration when all changes count."""
-        return self.at(max((change.from_step for change in self.changes), default=0))
+        return self.at(max((change.from_step for change in self.changes), default=ALWAYS))
 
     @property
     def batches(self) -> Batches | None:
@@ -159,7 +162,15 @@ def record_of(row: Row[Any]) -> CampaignRecord:
         stored=stored,
         changes=changes,
         parent=None if row.parent is None else Parent(**row.parent),
+        version=row.newest,
     )
+
+
+async def read(connection: AsyncConnection, campaign: CampaignId) -> CampaignRecord | None:
+    """The campaign's record; None when it is not stored."""
+    statement = select(*COLUMNS).where(CampaignRow.id == campaign)
+    row = (await connection.execute(statement)).one_or_none()
+    return None if row is None else record_of(row)
 
 
 def digest_of(config: Mapping[str, Any]) -> str:

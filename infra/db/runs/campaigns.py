@@ -27,6 +27,7 @@ from sqlalchemy.dialects.postgresql import insert as postgres_insert
 
 from infra.db.database import Database
 from infra.db.fence import unknown
+from infra.db.runs import campaign_record
 from infra.db.runs.campaign_record import COLUMNS, CampaignRecord, record_of
 from infra.db.tables.models import CampaignRow, SelectionRow
 from infra.db.tasks.selections import Selected
@@ -163,9 +164,7 @@ async def get(db: Database, campaign: CampaignId) -> CampaignRecord:
 async def find(db: Database, campaign: CampaignId) -> CampaignRecord | None:
     """The campaign's record; None when it is not stored."""
     async with db.transaction() as connection:
-        result = await connection.execute(select(*COLUMNS).where(CampaignRow.id == campaign))
-        row = result.one_or_none()
-    return None if row is None else record_of(row)
+        return await campaign_record.read(connection, campaign)
 
 
 async def list_all(db: Database) -> list[CampaignRecord]:
@@ -202,14 +201,11 @@ async def finish(db: Database, campaign: CampaignId) -> bool:
         await connection.execute(
             select(CampaignRow.id).where(CampaignRow.id == campaign).with_for_update()
         )
-        row = (
-            await connection.execute(select(*COLUMNS).where(CampaignRow.id == campaign))
-        ).one_or_none()
-        if row is None:
+        record = await campaign_record.read(connection, campaign)
+        if record is None:
             raise unknown("campaign", campaign)
-        record = record_of(row)
         if isinstance(record.config, CampaignConfig) and record.changes:
-            has_more = (row.newest or 0) < record.config.trainer.num_steps
+            has_more = (record.version or 0) < record.config.trainer.num_steps
             if has_more:
                 return False
         await connection.execute(

@@ -14,8 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.database import Database
 from infra.db.fence import unknown
-from infra.db.runs import campaigns
-from infra.db.runs.campaign_record import COLUMNS, CampaignRecord, record_of
+from infra.db.runs import campaign_record, campaigns
+from infra.db.runs.campaign_record import CampaignRecord
 from infra.db.tables.change_rows import ChangeRow
 from infra.db.tables.models import CampaignRow, GroupRow, PolicyVersionRow, StepRow
 from mainspring.config.any_run import training
@@ -119,12 +119,9 @@ async def _pending(
     by: str,
     from_step: int | None,
 ) -> PendingChanges:
-    row = (
-        await connection.execute(select(*COLUMNS).where(CampaignRow.id == campaign))
-    ).one_or_none()
-    if row is None:
+    record = await campaign_record.read(connection, campaign)
+    if record is None:
         raise unknown("campaign", campaign)
-    record = record_of(row)
     campaigns.refuse_incomplete(campaign, record.incomplete)
     base = training(record.config)
     earliest = await _earliest(connection, campaign)

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.database import Database
 from infra.db.fence import unknown
-from infra.db.runs.campaign_record import COLUMNS, record_of
+from infra.db.runs import campaign_record
 from infra.db.tables.models import CampaignRow, GroupRow, PolicyVersionRow, StepGroupRow, StepRow
 from infra.db.training import draws
 from infra.db.training.fingerprints import recorded
@@ -24,7 +24,7 @@ from mainspring.artifacts.stamp import Stamp
 from mainspring.config.any_run import training
 from mainspring.errors import MainspringError
 from mainspring.ids import CampaignId, GroupId
-from mainspring.status import CampaignKind, GroupKind, GroupStatus, StepStatus
+from mainspring.status import GroupKind, GroupStatus, StepStatus
 
 _COLUMNS = (
     StepRow.campaign_id,
@@ -67,16 +67,13 @@ async def plan_step(
         )
         if locked is None:
             raise unknown("campaign", campaign)
-        batches = None
-        row = (await connection.execute(select(*COLUMNS).where(CampaignRow.id == campaign))).one()
-        if row.kind is CampaignKind.TRAIN:
-            record = record_of(row)
-            batches = record.batches
-            if record.changes:
-                num_groups = training(record.at(step)).trainer.groups_per_step
         planned = await groups_of(connection, campaign, step)
         if planned:
             return planned
+        record = await campaign_record.read(connection, campaign)
+        assert record is not None, "its row is locked"
+        if record.changes:
+            num_groups = training(record.at(step)).trainer.groups_per_step
         newest = await connection.scalar(
             select(func.max(PolicyVersionRow.version)).where(
                 PolicyVersionRow.campaign_id == campaign
@@ -87,6 +84,7 @@ async def plan_step(
                 f"campaign {campaign}: step {step} needs policy version {step - 1} to be the "
                 f"newest, found {newest}"
             )
+        batches = record.batches
         if batches is None:
             groups = await _admitted_first(connection, campaign, num_groups)
         else:

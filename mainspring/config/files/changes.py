@@ -82,6 +82,11 @@ def at_step(base: CampaignConfig, changes: Iterable[FieldChange], step: int) -> 
     return CampaignConfig.model_validate(layers.table, context=STORED)
 
 
+def latest(base: CampaignConfig, changes: Sequence[FieldChange]) -> CampaignConfig:
+    """The configuration when all changes count."""
+    return at_step(base, changes, max((change.from_step for change in changes), default=ALWAYS))
+
+
 def is_in_place(field: str) -> bool:
     """Whether a change of the field is written into what is stored."""
     return any(f"{field}.".startswith(f"{each}.") for each in _IN_PLACE)

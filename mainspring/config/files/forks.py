@@ -4,11 +4,17 @@ Invariants: pure; what the files of that version are for stays (model, tasks, se
 optimizer); everything else may be set anew. Imported by commands.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.files.changes import FieldChange, counts_of, differences, given
+from mainspring.config.files.changes import (
+    FieldChange,
+    counts_of,
+    differences,
+    given,
+    is_in_place,
+)
 from mainspring.config.files.layers import keys_of, name_of
 from mainspring.errors import UsageError
 
@@ -25,10 +31,10 @@ def forked(
     at_fork: CampaignConfig,
     name: str,
     values: Sequence[tuple[tuple[str, ...], Any]],
-) -> tuple[CampaignConfig, list[tuple[tuple[str, ...], Any]]]:
-    """The configuration to store, and values that are changes of it. `parent`: as it was stored;
-    `at_fork`: as it is for the fork's first step. Raises ConfigError for values that a field cannot
-    have, and UsageError for what a fork cannot set."""
+) -> tuple[CampaignConfig, dict[str, tuple[Any, Any]]]:
+    """The configuration to store, and the fields that change, each with its value before and after.
+    `parent`: as it was stored; `at_fork`: as it is for the fork's first step. Raises ConfigError
+    for values that a field cannot have, and UsageError for what a fork cannot set."""
     named = [name_of(keys) for keys, _ in values]
     refused = [field for field in named if any(_within(field, kept) for kept in (*_KEPT, "name"))]
     if refused:
@@ -38,19 +44,20 @@ def forked(
             remedy="start a new campaign for that",
         )
     wanted = differences(at_fork, given(at_fork, values))
-    of_all = [
-        (keys_of(field), after) for field, (_, after) in wanted.items() if not counts_of(field)
-    ]
-    since = [(keys_of(field), after) for field, (_, after) in wanted.items() if counts_of(field)]
+    since = {
+        field: pair
+        for field, pair in wanted.items()
+        if counts_of(field) is not None and not is_in_place(field)
+    }
+    of_all = [(keys_of(field), wanted[field][1]) for field in wanted if field not in since]
     return given(parent, [(("name",), name), *of_all]), since
 
 
 def inherited(
-    changes: Sequence[FieldChange], version: int, values: Sequence[tuple[tuple[str, ...], Any]]
+    changes: Sequence[FieldChange], version: int, anew: Collection[str]
 ) -> list[FieldChange]:
     """The parent's changes that a fork of `version` has as well: all but later ones of the fields
-    that are set anew."""
-    anew = {name_of(keys) for keys, _ in values}
+    `anew`."""
     return [change for change in changes if change.from_step <= version or change.field not in anew]
 
 

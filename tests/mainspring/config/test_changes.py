@@ -17,9 +17,11 @@ from mainspring.config.files.changes import (
     counts_of,
     differences,
     given,
+    latest,
     refuse_fixed,
     unchanged,
 )
+from mainspring.config.files.forks import forked, inherited
 from mainspring.config.files.layers import assignments
 from mainspring.config.section import Counts
 from mainspring.errors import ConfigError, UsageError
@@ -173,6 +175,26 @@ def test_values_are_those_of_toml_and_unset_is_none() -> None:
 def test_a_value_that_cannot_be_is_named(text: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         given(campaign(), assignments([text]))
+
+
+def test_a_fork_runs_with_what_it_is_given_whatever_its_parent_changed() -> None:
+    parent = campaign()
+    before = parent.trainer.optimizer.lr
+    changes = [
+        change(1, "trainer.optimizer.lr", 1e-4, 2),
+        change(2, "trainer.optimizer.lr", 1e-5, 9),
+        change(3, "trainer.num_steps", 12, 3),
+    ]
+    texts = [f"trainer.optimizer.lr={before}", "evaluation.concurrency=5", "trainer.loss=cispo"]
+    config, fields = forked(parent, at_step(parent, changes, 5), "f", assignments(texts))
+    assert fields == {"trainer.optimizer.lr": (1e-4, before)}
+    assert (config.name, config.evaluation.concurrency, config.trainer.loss) == ("f", 5, "cispo")
+    kept = inherited(changes, 4, fields)
+    assert [each.number for each in kept] == [1, 3]
+    made = [*kept, change(4, "trainer.optimizer.lr", before, 5)]
+    assert at_step(config, made, 4).trainer.optimizer.lr == 1e-4
+    ends = latest(config, made).trainer
+    assert (ends.optimizer.lr, ends.num_steps) == (before, 12)
 
 
 def test_what_is_refused_since_a_campaign_was_stored_spares_it() -> None:
