@@ -40,6 +40,7 @@ from engine.thread import EngineFailed, EngineThread
 from engine.update_routes import UpdateRoutes
 from infra.policy.engines.engine_check import CPU_ENGINE
 from infra.policy.engines.reply_stream import INTERVAL_TOKENS
+from infra.policy.model.model_files import tokenizer_digest
 from mainspring import __version__
 
 HEALTH_GENERATE_TIMEOUT_S = 20.0
@@ -58,6 +59,7 @@ class Routes:
         self._model = scheduler.model
         self._adapters = adapters
         self._started_at = time.time()
+        self._tokenizer_digest = tokenizer_digest(scheduler.model.directory)
 
     def table(self) -> list[Route]:
         both, post, get = ["GET", "POST"], ["POST"], ["GET"]
@@ -280,6 +282,8 @@ class Routes:
             # Not SGLang's: what infra.policy.engines.engine_check asks for.
             "engine": CPU_ENGINE,
             "vocab_size": self._model.vocab_size,
+            "tokenizer_digest": self._tokenizer_digest,
+            "dtype": "float32",
             "weights_digest": self._model.weights_digest,
             "context_length": self._model.context_length,
             "reproducible": self._model.is_reproducible,

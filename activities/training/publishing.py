@@ -44,7 +44,10 @@ class PublishingActivities:
                 path = Path(policy.path)
                 await asyncio.to_thread(verify_written, path, ref.campaign, weights=True)
                 self._verified.add(ref.campaign)
-            engines = served.engines
+            # One that stands still would hold up the others. One that may be paused for an earlier
+            # attempt's load must not be left so.
+            begun = [url for url in served.lost_engines if beat.earlier(_loading(url)) is True]
+            engines = [*served.engines, *begun]
             beat.show(f"version {policy.version} to {len(engines)} engines")
             loads = [_publish(served.publisher, engine, policy, beat) for engine in engines]
             # Not a TaskGroup: its group of exceptions would hide what kind of fault it was, and one
@@ -60,7 +63,7 @@ async def _publish(publisher: Publisher, engine: str, policy: PolicyRecord, beat
     """Done where nothing listens: an engine that is started brings no weights of the campaign, and
     a reply has it load them first. Any other failure is tried again: an engine that was paused, by
     this attempt or one before, would stay so and let its requests wait."""
-    left = f"loading {engine}"
+    left = _loading(engine)
     was_loading = beat.earlier(left) is True
     beat.keep(left, True)
     try:
@@ -70,3 +73,8 @@ async def _publish(publisher: Publisher, engine: str, policy: PolicyRecord, beat
             raise  # it may come back as it was left
         activity.logger.warning("%s does not answer: %s", engine, absent)
     beat.keep(left, None)
+
+
+def _loading(engine: str) -> str:
+    """Name of what the next attempt is told of a load that has begun."""
+    return f"loading {engine}"

@@ -7,7 +7,7 @@ trainer's lease, and under the publishing lease. Safe to run twice.
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -17,6 +17,7 @@ from activities.implements import implements
 from activities.training.held_version import HeldVersion
 from activities.training.trainer_backend import WeightSource
 from infra.db.database import Database
+from infra.db.nodes import engines
 from infra.db.runs import campaigns
 from infra.db.training import policies
 from infra.db.training.policies import PolicyRecord
@@ -75,9 +76,11 @@ class SendingActivities:
                 return SendResult(num_engines=0, reason=reason)
             policy = await policies.get_policy(self._db, ref.campaign, ref.version)
             self._weights = self._weights or await self._weights_of(ref.campaign)
-            beat.show(f"version {ref.version} to {len(config.policy.engines)} engines")
+            fleet = await engines.members(self._db, ref.campaign, config.policy.engines)
+            urls = [each.url for each in fleet if not (each.draining or each.is_lost)]
+            beat.show(f"version {ref.version} to {len(urls)} engines")
             try:
-                return await self._send(self._weights, config.policy.engines, policy)
+                return await self._send(self._weights, urls, policy)
             except WeightsDiffer:
                 raise
             except (SendingFailed, EngineUnreachable, EngineError) as error:
@@ -85,9 +88,9 @@ class SendingActivities:
                 return SendResult(num_engines=0, reason=error.message[:500])
 
     async def _send(
-        self, weights: EngineWeights, engines: tuple[str, ...], policy: PolicyRecord
+        self, weights: EngineWeights, urls: Sequence[str], policy: PolicyRecord
     ) -> SendResult:
-        async with updating(weights, engines, Path(policy.path), label_of(policy)) as update:
+        async with updating(weights, urls, Path(policy.path), label_of(policy)) as update:
             if update.engines:
                 await through_group(self._source, self._held.run, update)
         return SendResult(num_engines=len(update.engines))

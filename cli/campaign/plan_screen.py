@@ -166,7 +166,7 @@ def _demand(planned: Planned) -> Any:
         "tokens of a step", f"{demand.tokens_per_step:,}", f"{demand.most_tokens_per_step:,}"
     )
     table.add_row("of them generated", f"{demand.action_tokens_per_step:,}", "")
-    engines = len(config.policy.engines)
+    engines = len(config.policy.engines) or 1
     of_all = "the engine" if engines == 1 else f"{engines} engines"
     table.add_row(
         f"KV-cache tokens of {of_all}", f"{demand.kv_tokens:,}", f"{demand.most_kv_tokens:,}"

@@ -1,6 +1,8 @@
 """`mainspring serve`: a policy engine, the CPU one in this process or SGLang in its place."""
 
 import os
+import sys
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -73,12 +75,35 @@ def serve(
             '"reproducible" needs them; slower (CPU engine only).',
         ),
     ] = False,
+    campaign: Annotated[
+        str, typer.Option(help="Name of the campaign to join: it sends this engine requests.")
+    ] = "",
+    name: Annotated[
+        str,
+        typer.Option(
+            help="Name of the engine in the campaign, the same at each start (default: the "
+            "machine's name)."
+        ),
+    ] = "",
+    address: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Address under which the campaign's processes reach the engine (default: --host "
+            "and --port).",
+        ),
+    ] = "",
+    restart: Annotated[
+        bool, typer.Option(help="Start the engine again when it ends or stands still.")
+    ] = True,
     home: Home = None,
 ) -> None:
     """Serve a policy over SGLang's native HTTP API, until interrupted."""
     from mainspring.config.section import BUNDLED, bundled_is_no_folder
+    from mainspring.errors import UsageError
 
-    del home  # an engine keeps no state; scripts give every command the same options
+    if (name or address) and not campaign:
+        raise UsageError("--name and --address need --campaign", remedy="give the campaign to join")
     console = Screen(stderr=True)
     if str(model) == BUNDLED:
         raise bundled_is_no_folder("--model")
@@ -103,7 +128,15 @@ def serve(
             api_key=api_key,
             extra=context.args,
         )
-        os.execve(command.arguments[0], command.arguments, command.environment)
+        if not (restart or campaign):
+            os.execve(command.arguments[0], command.arguments, command.environment)
+        raise typer.Exit(
+            _keep(
+                command.arguments,
+                command.environment,
+                *(host, port, api_key, campaign, name, address, home),
+            )
+        )
     if context.args:
         raise typer.BadParameter(f"unknown arguments for the CPU engine: {context.args}")
     from infra.log_setup import set_up
@@ -113,6 +146,31 @@ def serve(
 
     set_up(configured_settings().log_format)
     check_servable(model, FolderUse.SERVED)  # before torch is imported, which takes seconds
+    if restart or campaign:
+        from infra.tcp import listen
+
+        # Chosen here: an engine that is started again has the same address.
+        free = listen(host, port)
+        port = free.getsockname()[1]
+        free.close()
+        given = {
+            "--model": model,
+            "--host": host,
+            "--port": port,
+            "--weight-version": weight_version,
+            "--max-batch": max_batch,
+            "--threads": threads,
+            "--step-interval-ms": step_interval_ms,
+            "--context-length": context_length,
+        }
+        arguments = [sys.executable, "-m", "mainspring", "serve", "--no-restart"]
+        for option, value in given.items():
+            arguments += [] if value is None else [option, str(value)]
+        arguments += ["--reproducible"] if reproducible else []
+        environment = {**os.environ, "MAINSPRING_POLICY_API_KEY": api_key}
+        raise typer.Exit(
+            _keep(arguments, environment, host, port, api_key, campaign, name, address, home)
+        )
     # Idle OpenMP threads must not spin: the machine is shared with sandboxes and a trainer.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
@@ -140,3 +198,43 @@ def serve(
     )
     console.print(f"serving {model} (version {weight_version}) at {server.url}", soft_wrap=True)
     server.serve()
+
+
+def _keep(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    host: str,
+    port: int,
+    api_key: str,
+    campaign: str,
+    name: str,
+    address: str,
+    home: Path | None,
+) -> int:
+    """The exit code, when it is interrupted."""
+    import asyncio
+    import socket
+
+    from cli.operations.machine import kept_engine
+    from cli.operations.machine.kept_engine import EngineCommand, KeptEngine
+
+    here = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    command = EngineCommand(arguments, environment, f"http://{here}:{port}", api_key)
+    console = Screen(stderr=True)
+
+    def say(text: str) -> None:
+        console.print(text, soft_wrap=True)
+
+    if not campaign:
+        return asyncio.run(KeptEngine(command, say).run())
+    reached = socket.gethostname() if here != host else host
+    return asyncio.run(
+        kept_engine.run_in_campaign(
+            command,
+            campaign,
+            name or socket.gethostname(),
+            address.rstrip("/") or f"http://{reached}:{port}",
+            home,
+            say,
+        )
+    )

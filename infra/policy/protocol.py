@@ -136,6 +136,8 @@ class Completion:
     finish_reason: str
     """"stop" or "length"; aborted requests are resumed inside the client, never returned."""
     latency_s: float
+    engine: str = ""
+    """Name of the engine that gave the last token; empty: not known."""
 
 
 Keep = Callable[[ReplyPart], None]
@@ -250,10 +252,12 @@ class Engines(Publisher, Protocol):
         begun: PartialCall | None = None,
         keep: Keep | None = None,
         num_closed: int = 0,
+        home: str = "",
     ) -> Completion:
-        """Sample one completion; requests with the same `sticky` prefer the same engine. A request
-        cut off by an abort, or by the death of its engine, continues from its partial tokens, so a
-        completion may span versions. `keep` sees them from engines that stream.
+        """Sample one completion; requests with the same `sticky` prefer the same engine: `home`,
+        the name of the one that has what it continues, where that is known. A request cut off by an
+        abort, or by the death of its engine, continues from its partial tokens, so a completion may
+        span versions. `keep` sees them from engines that stream.
         Raises EngineError when the request is refused for good, NoEngineAnswered when no engine can
         be reached, UnknownWeights when an engine serves no known version among `versions`."""
         ...

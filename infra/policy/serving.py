@@ -6,20 +6,25 @@ activities of replies and publishing.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import structlog
 from pydantic import SecretStr
 
 from infra.db import leases
 from infra.db.database import Database
 from infra.db.leases import ProcessLease
+from infra.db.nodes import engines
+from infra.db.nodes.engines import EngineLook, EngineRecord
 from infra.db.runs import campaigns
 from infra.db.training import policies
 from infra.db.training.policies import PolicyRecord
+from infra.policy.engines.balancer import Member
 from infra.policy.engines.client import SGLangClient
 from infra.policy.engines.engine_weights import EngineWeights
 from infra.policy.model.model_files import read_facts
@@ -35,16 +40,40 @@ from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.run import RunConfig
+from mainspring.errors import DatabaseError
 from mainspring.ids import CampaignId
 from mainspring.programs.matching import SILENT, Noise
 from mainspring.programs.parsing.choice import parser_of
 from mainspring.programs.profiles.choice import is_program, profile_for
 from mainspring.status import PolicyApi, Publish
 
+_log = structlog.get_logger(__name__)
 LOADING_S = 900.0
 """To wait for another process that loads weights: longer than the largest take from a disk."""
-ENGINES_LOOK_S = 5.0
+ENGINES_LOOK_S = 2.0
 """Between looks at which engines a campaign has."""
+
+
+class Fleet(Protocol):
+    """Engines that may change while they are asked."""
+
+    @property
+    def engines(self) -> Sequence[str]:
+        """Addresses of those that take requests and answered when they were last seen."""
+        ...
+
+    @property
+    def lost(self) -> Sequence[str]:
+        """Addresses of those that did not answer."""
+        ...
+
+    def use(self, members: Sequence[Member]) -> None:
+        """Ask these from now on."""
+        ...
+
+    async def look(self, url: str) -> EngineLook:
+        """How an engine is now."""
+        ...
 
 
 class CampaignPolicy:
@@ -57,16 +86,14 @@ class CampaignPolicy:
         make: Callable[[bool, Noise], Policy],
         publisher: Publisher | None,
         close: Callable[[], Awaitable[None]],
-        use: Callable[[Sequence[str]], None] | None = None,
+        fleet: Fleet | None = None,
     ) -> None:
         """`make`: the policy for programs (True) or for agents of ours, with the noise that their
-        requests have. `publisher`: None for an endpoint whose weights are not ours. `use`: has
-        other engines asked. Raises ModelError where [agent] cannot ask."""
+        requests have. `publisher`: None for an endpoint whose weights are not ours. `fleet`: its
+        engines, where they may change. Raises ModelError where [agent] cannot ask."""
         self.config = config
-        self.engines = config.policy.engines
-        """Addresses of its engines, which may change."""
         self.publisher = publisher
-        self._use = use
+        self.fleet = fleet
         self._make = make
         self._close = close
         self._made: dict[tuple[bool, Noise], Policy] = {}
@@ -86,11 +113,15 @@ class CampaignPolicy:
         """Whether each group has one policy version, neither an older nor a newer one."""
         return needs_same_bits(self.config)
 
-    def use(self, engines: Sequence[str]) -> None:
-        """Ask these engines from now on."""
-        if self._use is not None and tuple(engines) != self.engines:
-            self.engines = tuple(engines)
-            self._use(engines)
+    @property
+    def engines(self) -> Sequence[str]:
+        """Addresses of its engines that are given new weights, which may change."""
+        return self.config.policy.engines if self.fleet is None else self.fleet.engines
+
+    @property
+    def lost_engines(self) -> Sequence[str]:
+        """Addresses of those that did not answer: they load weights when they are asked again."""
+        return () if self.fleet is None else self.fleet.lost
 
     async def aclose(self) -> None:
         await self._close()
@@ -105,6 +136,7 @@ class ServedCampaigns:
         self._serve = serve
         self._served: dict[CampaignId, asyncio.Task[CampaignPolicy]] = {}
         self._looked: dict[CampaignId, float] = {}
+        self._looks: set[asyncio.Task[None]] = set()
 
     async def of(self, campaign: CampaignId) -> CampaignPolicy:
         """The campaign's policy, with the engines that it has now or had ENGINES_LOOK_S ago."""
@@ -112,14 +144,39 @@ class ServedCampaigns:
         if serving is None or (serving.done() and serving.exception() is not None):
             serving = asyncio.create_task(self._serve(self._db, campaign))
             self._served[campaign] = serving
-            self._looked[campaign] = time.monotonic()
         policy = await asyncio.shield(serving)
-        if time.monotonic() - self._looked[campaign] > ENGINES_LOOK_S:
+        looked = self._looked.get(campaign, -math.inf)
+        if policy.fleet is not None and time.monotonic() - looked > ENGINES_LOOK_S:
             self._looked[campaign] = time.monotonic()
-            policy.use((await campaigns.get(self._db, campaign)).config.policy.engines)
+            await self._look(campaign, policy.fleet)
         return policy
 
+    async def _look(self, campaign: CampaignId, fleet: Fleet) -> None:
+        """Tell the fleet its members, and ask those that no other process asks now."""
+        urls = (await campaigns.get(self._db, campaign)).config.policy.engines
+        members, mine = await engines.claim(self._db, campaign, urls)
+        fleet.use(
+            [
+                Member(each.name, each.url, each.load, each.draining, each.is_lost)
+                for each in members
+            ]
+        )
+        for member in mine:
+            look = asyncio.create_task(self._ask(campaign, fleet, member))
+            self._looks.add(look)
+            look.add_done_callback(self._looks.discard)
+
+    async def _ask(self, campaign: CampaignId, fleet: Fleet, member: EngineRecord) -> None:
+        try:
+            look = await fleet.look(member.url)
+            await engines.saw(self._db, campaign, member.name, member.url, look)
+        except DatabaseError as error:
+            # Requests need the store as well, and tell of it; the next look is in seconds.
+            _log.warning("an engine's state was not stored", engine=member.name, reason=str(error))
+
     async def close(self) -> None:
+        for look in self._looks:
+            look.cancel()
         for serving in self._served.values():
             if serving.done() and serving.exception() is None:
                 await serving.result().aclose()
@@ -133,12 +190,12 @@ def in_tokens(
     db: Database,
     campaign: CampaignId,
     config: RunConfig,
-    engines: Engines,
+    sampled_by: Engines,
     text: ChatTokenizer | ChatText,
-    use: Callable[[Sequence[str]], None] | None = None,
+    fleet: Fleet | None = None,
 ) -> CampaignPolicy:
-    """From engines, whose weights are brought up to date from the store. `use`: has other engines
-    asked, where they can change."""
+    """From engines, whose weights are brought up to date from the store. `fleet`: the same, where
+    they may change."""
 
     def make(for_program: bool, noise: Noise) -> Policy:
         own = text
@@ -146,9 +203,9 @@ def in_tokens(
             own = RequestText(own, plain=not for_program)
         parser = parser_of(config.agent.tool_parser)
         weights_of = partial(_weights, db, campaign)
-        return TokenPolicy(config.policy, engines, own, parser, weights_of, noise)
+        return TokenPolicy(config.policy, sampled_by, own, parser, weights_of, noise)
 
-    return CampaignPolicy(config, make, engines, engines.aclose, use)
+    return CampaignPolicy(config, make, sampled_by, sampled_by.aclose, fleet)
 
 
 def in_text(config: RunConfig, client: OpenAIClient) -> CampaignPolicy:
@@ -181,8 +238,8 @@ async def serve_over_http(
     tokenizer = await asyncio.to_thread(
         ChatTokenizer, model, at=record.created_at, variables=variables
     )
-    engines = engines_of(db, campaign, config, model, api_key)
-    return in_tokens(db, campaign, config, engines, tokenizer, engines.use)
+    client = engines_of(db, campaign, config, model, api_key)
+    return in_tokens(db, campaign, config, client, tokenizer, client)
 
 
 async def weights_of(

@@ -10,6 +10,8 @@ from mainspring.config.sampling import SamplingConfig
 from mainspring.config.section import BUNDLED, MANY_TOKENS, STORED, YEAR_S, Counts, Section, Within
 from mainspring.status import PolicyApi, Publish
 
+REGISTERED = "registered"
+"""In the place of addresses: engines that report themselves."""
 ENDPOINTS_OWN = "default"
 """In the place of a temperature: none is sent."""
 
@@ -49,10 +51,10 @@ class PolicyConfig(Section):
     model: str = BUNDLED
     """"bundled" (made and warm-started by the campaign), a Hugging Face model directory (absolute,
     or relative to the campaign file), or with the OpenAI API the model's name at the endpoint."""
-    engines: Annotated[tuple[str, ...], Counts.AT_ONCE] = Field(
-        default=("http://127.0.0.1:30000",), min_length=1
-    )
-    """Base URLs of the engines. With port 0 `mainspring train` chooses a free port."""
+    engines: Annotated[tuple[str, ...], Counts.AT_ONCE] = ("http://127.0.0.1:30000",)
+    """Base URLs of the engines that the campaign begins with; with port 0 `mainspring train`
+    chooses a free port. More can join (`mainspring engine add`, `mainspring serve --campaign`);
+    "registered": all of them join so."""
     dtype: Dtype = Dtype.FLOAT32
     """Precision of the engines; the default bounds of [trainer.gap] depend on it."""
     max_context: Annotated[int, Within(le=MANY_TOKENS)] = Field(default=32_768, ge=64)
@@ -74,6 +76,11 @@ class PolicyConfig(Section):
     )
     """Time limit of one reply; then the request is repeated."""
 
+    @field_validator("engines", mode="before")
+    @classmethod
+    def _none_listed(cls, engines: object) -> object:
+        return () if engines == REGISTERED else engines
+
     @field_validator("engines")
     @classmethod
     def _urls(cls, engines: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
@@ -91,6 +98,12 @@ class PolicyConfig(Section):
                 'temperature = "default" needs api = "openai": engines sample at the temperature '
                 "that the trainer computes with"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _endpoints_are_listed(self) -> Self:
+        if not self.engines and self.api is PolicyApi.OPENAI:
+            raise ValueError('engines = "registered" needs api = "sglang": give the endpoint')
         return self
 
     @property

@@ -80,7 +80,7 @@ def step_time(
         flops += (trainer.updates_per_step + 1 / 3) * critic_flops(shape, demand, assumed)
     bubble = (trainer.pipeline_parallel - 1) / (num_micro_batches + trainer.pipeline_parallel - 1)
     speed = trainer.world_size * assumed.peak_flops_per_rank * assumed.mfu * (1 - bubble)
-    engines = len(config.policy.engines)
+    engines = len(config.policy.engines) or 1  # at least one joins
     num_commands = demand.rollouts_per_step * assumed.turns_per_rollout
     return StepTime(
         seconds_of={

@@ -4,7 +4,14 @@ The same strings stand in Postgres, in Temporal's search attributes and on the c
 """
 
 from mainspring.status.fault import FaultKind
-from mainspring.status.node import NodeRefusal, NodeStatus, SandboxPurpose, SandboxStatus
+from mainspring.status.node import (
+    EngineOrigin,
+    EngineStatus,
+    NodeRefusal,
+    NodeStatus,
+    SandboxPurpose,
+    SandboxStatus,
+)
 from mainspring.status.rollout import (
     CUT_ENDS,
     MASKED_ENDS,
@@ -36,6 +43,8 @@ __all__ = [
     "MASKED_ENDS",
     "CampaignKind",
     "CampaignStatus",
+    "EngineOrigin",
+    "EngineStatus",
     "Exclusion",
     "ExecutionState",
     "FaultKind",

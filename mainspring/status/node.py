@@ -1,4 +1,4 @@
-"""Container hosts and their sandboxes: every status, one sentence each."""
+"""Container hosts, their sandboxes, and engines: every status, one sentence each."""
 
 from enum import StrEnum
 
@@ -47,3 +47,29 @@ class NodeRefusal(StrEnum):
     """Less is free than `node_min_free_memory_mb`."""
     LOW_DISK = "low disk"
     """Less is free than `node_min_free_disk_mb`."""
+
+
+class EngineOrigin(StrEnum):
+    """How an engine became a member of a campaign's fleet."""
+
+    LISTED = "listed"
+    """It is in `policy.engines`."""
+    ADDED = "added"
+    """A person added it: `mainspring engine add`."""
+    REGISTERED = "registered"
+    """It reports itself: `mainspring serve --campaign`."""
+
+
+class EngineStatus(StrEnum):
+    """Status of an engine of a campaign; derived from its last answer and what it was asked."""
+
+    UP = "up"
+    """It answered when it was last asked."""
+    JOINING = "joining"
+    """It was not asked yet."""
+    DRAINING = "draining"
+    """It gets no new requests; some were in it when it was last asked."""
+    DRAINED = "drained"
+    """It gets no new requests and has none: it may be stopped."""
+    LOST = "lost"
+    """It did not answer for some seconds: others get its requests until it does."""

@@ -7,7 +7,7 @@ of `prompt_ids` + `completion_ids`. `tree` puts calls together and proves that n
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, pairwise
 
 from mainspring.errors import MainspringError
@@ -68,6 +68,9 @@ class Call:
     is_summary: bool = False
     """It sums up the turns before it, which `rewritten` asked for. It asks for no command, and the
     agent never sees it."""
+    engine: str = field(default="", compare=False)
+    """Name of the engine that gave its last token, and that has its keys and values; empty: not
+    known. Which one it was depends on time: calls are equal without it."""
 
     @property
     def reply(self) -> Reply:

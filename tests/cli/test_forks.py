@@ -67,7 +67,15 @@ async def test_an_engine_serves_the_same_bits_forked_or_not(tmp_path: Path) -> N
     """Torch and its MKL are loaded before it is forked; also after a kill."""
     model, port = save_tiny_model(tmp_path / "model"), ports.pick()
     url = f"http://127.0.0.1:{port}"
-    arguments = ["serve", "--model", str(model), "--port", str(port), "--reproducible"]
+    arguments = [
+        "serve",
+        "--no-restart",
+        "--model",
+        str(model),
+        "--port",
+        str(port),
+        "--reproducible",
+    ]
     environment = ONE_THREAD | batch_invariance.environment()
     body = {
         "input_ids": list(range(5, 40)),

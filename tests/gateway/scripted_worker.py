@@ -46,6 +46,7 @@ class Elsewhere(ScriptedEngine):
         begun: PartialCall | None = None,
         keep: Keep | None = None,
         num_closed: int = 0,
+        home: str = "",
     ) -> Completion:
         prompt = self._text.decode(input_ids)
         asked = {"rollout": sticky, "prompt": prompt, "input_ids": input_ids}

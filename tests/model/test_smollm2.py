@@ -183,6 +183,7 @@ class SolvingPolicy(ScriptedPolicy):
         begun: PartialCall | None = None,
         keep: Keep | None = None,
         num_closed: int = 0,
+        home: str = "",
     ) -> Completion:
         record = await rollouts.get(self._db, RolloutId(sticky))
         instance = self._known[record.task]

@@ -82,6 +82,7 @@ class ScriptedEngine:
         begun: PartialCall | None = None,
         keep: Keep | None = None,
         num_closed: int = 0,
+        home: str = "",
     ) -> Completion:
         return self.completion(await self.reply(input_ids, sticky), params, versions)
 

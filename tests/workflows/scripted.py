@@ -65,6 +65,7 @@ class ScriptedPolicy:
         begun: PartialCall | None = None,
         keep: Keep | None = None,
         num_closed: int = 0,
+        home: str = "",
     ) -> Completion:
         if self.gate is not None:
             await self.gate.wait()

@@ -25,6 +25,7 @@ from cli.operations.machine import fleet_extensions, local_engines
 from cli.operations.machine.gpus_here import gpus_here
 from cli.operations.machine.local_engines import EngineKind, Hardware
 from infra.db.database import Database
+from infra.db.nodes import engines
 from infra.db.nodes.clocks import clocks
 from infra.db.tasks import tasks, verifications
 from infra.policy.engines.engine_check import check_engine
@@ -130,6 +131,10 @@ async def of_the_fleet(
             item = Item(f"engine {url}", State.WARNING, "does not answer to this machine", fix)
         items.append(item)
     campaign = campaign_id(config.name)
+    if not config.policy.engines and not await engines.members(db, campaign, ()):
+        text = 'none is registered, and policy.engines is "registered"'
+        fix = f"start some: mainspring serve --model DIR --campaign {config.name}"
+        items.append(Item("engines", State.WARNING, text, fix))
     trainer = trainer_queue(campaign)
     for what, queue, kind, command in (
         ("rollout worker", ROLLOUT_QUEUE, "workflow", "mainspring worker rollout"),

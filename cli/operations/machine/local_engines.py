@@ -237,7 +237,7 @@ def _serve(name: str, settings: Settings, config: CampaignConfig, url: str) -> M
     return Member(
         name,
         [
-            "serve",
+            *("serve", "--no-restart"),
             *("--model", str(first), "--host", host, "--port", str(port)),
             *("--weight-version", FIRST_VERSION),
         ],

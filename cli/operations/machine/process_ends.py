@@ -53,7 +53,7 @@ class ProcessEnd:
 
     @property
     def how(self) -> str:
-        return f"exit code {self.code}" if self.code >= 0 else _signal(self.code)
+        return how_it_ended(self.code)
 
     def __str__(self) -> str:
         return f"{self.name} ended: {self.cause} ({self.how}; log {self.log})"
@@ -100,6 +100,11 @@ class LifeBegun:
                 return file.read().decode(errors="replace")
         except FileNotFoundError:
             return ""
+
+
+def how_it_ended(code: int) -> str:
+    """The exit code, or the signal where it is negative."""
+    return f"exit code {code}" if code >= 0 else _signal(code)
 
 
 def cause_in(text: str) -> str:

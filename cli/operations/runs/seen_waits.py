@@ -6,7 +6,7 @@ holds up the rest. What it means is said by `mainspring.words.waits`.
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from infra import gateway_addresses
 from infra.db import leases, store
 from infra.db.database import Database
-from infra.db.nodes import nodes
+from infra.db.nodes import engines, nodes
+from infra.db.nodes.engines import EngineRecord
 from infra.db.programs import sessions
 from infra.db.reading import rollout_search
 from infra.db.runs import campaigns
@@ -89,6 +90,7 @@ async def look(
             client, ROLLOUT_QUEUE, TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
         )
     settings = load_settings(home)
+    fleet = await engines.members(db, record.id, record.config.policy.engines)
     num_offered, offered_since = await sessions.waiting(db, record.id)
     return Scene(
         campaign=record.id,
@@ -96,7 +98,7 @@ async def look(
         status=record.status,
         at=at,
         is_running=own is not None,
-        engines=record.config.policy.engines,
+        engines=tuple(each.url for each in fleet),
         pending=pending,
         stuck=stuck,
         pollers=pollers,
@@ -114,7 +116,7 @@ async def look(
         num_offered=num_offered,
         offered_since=offered_since,
         processes=(
-            *await _paused(record, pending, at, settings),
+            *await _paused(record, fleet, pending, at, settings),
             *await _holding(db, record, at),
             *await _silent_gateways(pending, at, settings),
         ),
@@ -129,7 +131,11 @@ def _notice(raw: Any) -> str:
 
 
 async def _paused(
-    record: CampaignRecord, pending: Iterable[Pending], at: datetime, settings: Settings
+    record: CampaignRecord,
+    fleet: Sequence[EngineRecord],
+    pending: Iterable[Pending],
+    at: datetime,
+    settings: Settings,
 ) -> tuple[Wait, ...]:
     """Engines that have been paused for long. They are asked while a reply is late: a paused engine
     is healthy by its own word, and keeps the requests."""
@@ -144,7 +150,7 @@ async def _paused(
     if policy.api is not PolicyApi.SGLANG:
         return ()
     key = settings.policy_api_key.get_secret_value()
-    engines = await paused_engines(policy.engines, api_key=key)
+    paused = await paused_engines([each.url for each in fleet], api_key=key)
     return tuple(
         Wait(
             f"policy engine {engine.url} is paused"
@@ -153,7 +159,7 @@ async def _paused(
             None if engine.paused_s is None else at - timedelta(seconds=engine.paused_s),
             rank=1,
         )
-        for engine in engines
+        for engine in paused
         if engine.paused_s is None or engine.paused_s > PAUSED_S
     )
 

@@ -35,6 +35,7 @@ CALL = (
     CallRow.parts,
     CallRow.rewritten,
     CallRow.is_summary,
+    CallRow.engine,
 )
 """The fields of a Call, in their order."""
 _EXECUTION = (

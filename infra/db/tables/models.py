@@ -22,6 +22,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 # Not used here: a table that is not imported is missing in the metadata.
 from infra.db.tables import change_rows as change_rows
+from infra.db.tables import engine_rows as engine_rows
 from infra.db.tables import judgement_rows as judgement_rows
 from infra.db.tables import lease_rows as lease_rows
 from infra.db.tables import program_rows as program_rows
@@ -240,6 +241,8 @@ class CallRow(Base):
     """An agent's request, where its context was rewritten for it."""
     is_summary: Mapped[bool] = mapped_column(server_default=false())
     """Whether `rewritten` asked for a summary of the turns before."""
+    engine: Mapped[str] = mapped_column(PlainText, server_default="")
+    """Name of the engine that gave its last token; empty: not known."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 

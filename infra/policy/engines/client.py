@@ -18,8 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from infra.db.nodes.engines import EngineLook
 from infra.policy.engines.adapter_loading import AdapterLoading, loaded_at, of_adapter, under
-from infra.policy.engines.balancer import Balancer
+from infra.policy.engines.balancer import Balancer, Member
+from infra.policy.engines.engine_look import look
 from infra.policy.engines.engine_weights import EngineWeights, IsKnown, served_label
 from infra.policy.engines.loading import Loading, WholeModel
 from infra.policy.engines.partial import (
@@ -32,7 +34,7 @@ from infra.policy.engines.partial import (
 )
 from infra.policy.engines.pulse import Pulse
 from infra.policy.engines.sampling_params import sampling_params
-from infra.policy.engines.wire import Closed, Wire
+from infra.policy.engines.wire import Closed, GivenUp, Wire
 from infra.policy.protocol import (
     ANY,
     ClosesConnections,
@@ -74,6 +76,7 @@ class _Answered:
 class _Request:
     body: dict[str, Any]
     sticky: str
+    home: str
     name: str
     """For messages."""
     versions: Versions
@@ -109,9 +112,9 @@ class SGLangClient:
         self._is_known = is_known
         self._doubtful: set[str] = set()
         """Engines that did not answer: the process that answers next may be another one."""
-        self._balancer = Balancer(_addresses(engines))
+        self._balancer = Balancer([Member.at(url.rstrip("/")) for url in engines])
         self._wire = Wire(timeout_s, api_key)
-        self._pulse = Pulse(self._wire.answers)
+        self._pulse = Pulse(self._wire.answers, self._is_silent)
         self._loading: Loading = WholeModel()
         if adapters:
             assert model is not None, "adapters are those of a model"
@@ -139,9 +142,31 @@ class SGLangClient:
     async def aclose(self) -> None:
         await self._wire.aclose()
 
-    def use(self, engines: Sequence[str]) -> None:
+    @property
+    def engines(self) -> Sequence[str]:
+        """Addresses of those that requests go to and that answered when they were last seen."""
+        return [
+            member.url
+            for member in self._balancer.members
+            if not (member.is_draining or member.is_lost)
+        ]
+
+    @property
+    def lost(self) -> Sequence[str]:
+        """Addresses of those that did not answer when they were last seen."""
+        return [member.url for member in self._balancer.members if member.is_lost]
+
+    def use(self, members: Sequence[Member]) -> None:
         """Ask these engines from now on; requests that are under way end where they are."""
-        self._balancer.use(_addresses(engines))
+        self._balancer.use(members)
+
+    async def look(self, url: str) -> EngineLook:
+        """How the engine at `url` is now."""
+        return await look(self._wire, url)
+
+    def _is_silent(self, engine: str) -> bool:
+        self._balancer.did_not_answer(engine)
+        return len(self._balancer.answering) > 0
 
     async def generate(
         self,
@@ -154,6 +179,7 @@ class SGLangClient:
         begun: PartialCall | None = None,
         keep: Keep | None = None,
         num_closed: int = 0,
+        home: str = "",
     ) -> Completion:
         """See protocol.Engines. Raises UnknownWeights also when the engine serves weights that the
         campaign discarded."""
@@ -177,7 +203,7 @@ class SGLangClient:
             }
             before = partial.call()
             try:
-                request = _Request(body, sticky, request_id, versions, kept_parts)
+                request = _Request(body, sticky, home, request_id, versions, kept_parts)
                 served, num_closed = await self._post_or_wait(request, num_closed)
                 finish = partial.add(served.engine, served.answer, versions, served.silent_s)
             except UnknownWeights as stale:
@@ -191,7 +217,7 @@ class SGLangClient:
                     f"policy engine {served.engine}: a reply without a token that ended by {finish}"
                 )
             if finish in WHOLE:
-                return partial.completion(finish)
+                return partial.completion(finish, self._balancer.name_of(served.engine))
             if params.sampling.penalties:
                 partial = Partial(self._any_weights)
             await asyncio.sleep(RESUME_DELAY_S)
@@ -244,13 +270,13 @@ class SGLangClient:
         """The answer of the first engine that gives one, and `num_closed` by then. What an engine
         had streamed when its connection closed is an answer that was aborted there."""
         failures: list[EngineUnreachable | EngineFailing] = []
-        for engine in self._balancer.candidates(request.sticky):
+        for engine in self._balancer.candidates(request.sticky, request.home):
             if num_closed >= MAX_CLOSED:
                 break
             with self._balancer.sending(engine, request.sticky):
                 try:
                     with self._pulse.watching(engine) as watch:
-                        answer, failure = await self._attempt(engine, request)
+                        answer, failure = await self._attempt(engine, request, watch.limit)
                     if answer is None and request.kept_parts is not None:
                         request.kept_parts.lose()
                 except UnknownWeights as stale:
@@ -261,7 +287,7 @@ class SGLangClient:
                     self._doubtful.add(engine)
                     self._wire.forget(engine)
                     failures.append(failure)
-                    if isinstance(failure, Closed):
+                    if isinstance(failure, Closed) and not isinstance(failure, GivenUp):
                         # What kills engines never gets further than it was.
                         has_more = answer is not None and bool(answer["output_ids"])
                         num_closed = 0 if has_more else num_closed + 1
@@ -277,10 +303,11 @@ class SGLangClient:
             )
         if failures and all(isinstance(failure, EngineFailing) for failure in failures):
             raise EngineFailing(reasons)
+        reasons = reasons or "the campaign has none that takes requests (`mainspring engine list`)"
         raise NoEngineAnswered(f"no policy engine answered: {reasons}", num_closed)
 
     async def _attempt(
-        self, engine: str, request: _Request
+        self, engine: str, request: _Request, limit: asyncio.Timeout
     ) -> tuple[dict[str, Any] | None, EngineUnreachable | EngineFailing | None]:
         """The engine's answer, and why that is not all."""
         try:
@@ -294,7 +321,7 @@ class SGLangClient:
             body = body | {"lora_path": adapter}
             on_piece = on_piece and of_adapter(adapter, on_piece)
         try:
-            return under(adapter, await self._wire.reply(engine, body, on_piece)), None
+            return under(adapter, await self._wire.reply(engine, body, on_piece, limit)), None
         except Closed as closed:
             return closed.so_far and under(adapter, cut_off(closed.so_far)), closed
         except (EngineUnreachable, EngineFailing) as error:
@@ -333,7 +360,3 @@ class SGLangClient:
 
 async def _any_label(label: WeightLabel) -> bool:
     return True
-
-
-def _addresses(engines: Sequence[str]) -> list[str]:
-    return [url.rstrip("/") for url in engines]

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 from pydantic import ValidationError
 
-from infra.policy.model.model_files import ModelFacts, read_facts
+from infra.policy.model.model_files import ModelFacts, read_facts, tokenizer_digest
 from mainspring.artifacts.stamp import MachineStamp
 from mainspring.errors import EngineError, ModelError
 
@@ -52,11 +52,12 @@ async def check_engine(
     model_dir: Path | None = None,
     max_context: int | None = None,
     adapter_rank: int = 0,
+    dtype: str = "",
 ) -> EngineReport:
     """Ask the engine at `url`; compare it with a model directory, with the longest prompt plus
-    reply that is asked for, and with the adapters that it is to load (rank 0: none). Raises
-    EngineError when it does not answer as a policy engine, and ModelError when `model_dir` cannot
-    be read."""
+    reply that is asked for, with the adapters that it is to load (rank 0: none), and with the
+    precision that is expected of it. Raises EngineError when it does not answer as a policy engine,
+    and ModelError when `model_dir` cannot be read."""
     url = url.rstrip("/")
     expected = None if model_dir is None else read_facts(model_dir)
     async with httpx.AsyncClient(
@@ -72,7 +73,7 @@ async def check_engine(
         if not bundled:
             context_length = await _sglang_context_length(http, url)
         paused = (await _get(http, url, "/ready")).status_code == 503
-        server = await _ask(http, url, "/server_info") if adapter_rank else {}
+        server = await _ask(http, url, "/server_info") if adapter_rank or dtype else {}
     vocab_size = info.get("vocab_size")
     if vocab_size is None:
         vocab_size = _vocab_size_on_disk(Path(str(info["model_path"])))
@@ -90,6 +91,13 @@ async def check_engine(
         mismatch=None,
     )
     mismatch = _mismatch(report, expected, model_dir, max_context)
+    if mismatch is None and model_dir is not None:
+        mismatch = _other_tokens(report, info.get("tokenizer_digest"), model_dir)
+    if mismatch is None and dtype and server.get("dtype") not in (None, "auto", dtype):
+        mismatch = (
+            f"policy engine {url} computes in {server['dtype']}, and policy.dtype is {dtype}: "
+            "start it with that precision"
+        )
     if mismatch is None and adapter_rank:
         mismatch = _takes_no_adapter(url, server, adapter_rank)
     return replace(report, mismatch=mismatch)
@@ -119,6 +127,18 @@ def _mismatch(
             "lower policy.max_context"
         )
     return None
+
+
+def _other_tokens(report: EngineReport, digest: object, model_dir: Path) -> str | None:
+    """In words, where the engine's tokenizer is known to be another one."""
+    own = tokenizer_digest(model_dir)
+    served = digest if isinstance(digest, str) else tokenizer_digest(Path(report.model_path))
+    if not (own and served) or own == served:
+        return None
+    return (
+        f"policy engine {report.url} (model {report.model_path}) has another tokenizer than "
+        f"{model_dir}: their tokenizer.json differ"
+    )
 
 
 def _takes_no_adapter(url: str, server: dict[str, Any], rank: int) -> str | None:

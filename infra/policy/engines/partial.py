@@ -123,8 +123,9 @@ class Partial:
             tuple(self.output_ids), tuple(self.logprobs), tuple(self.spans), self.latency_s
         )
 
-    def completion(self, finish_reason: str) -> Completion:
+    def completion(self, finish_reason: str, engine: str = "") -> Completion:
         return Completion(
+            engine=engine,
             output_ids=tuple(self.output_ids),
             logprobs=tuple(self.logprobs),
             spans=tuple(self.spans),

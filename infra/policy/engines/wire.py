@@ -6,7 +6,7 @@ again (EngineUnreachable, EngineFailing), or not (EngineError). Used by the clie
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from enum import Enum, auto
 from typing import Any
 
@@ -49,6 +49,10 @@ class Closed(EngineUnreachable):
         super().__init__(message)
         self.so_far = so_far
         """The answer as far as the engine had streamed it."""
+
+
+class GivenUp(Closed):
+    """An engine stood still under a request, and another one can continue the reply."""
 
 
 class NothingListens(EngineUnreachable):
@@ -95,11 +99,29 @@ class Wire:
         return await self.call(engine, "POST", path, body)
 
     async def reply(
-        self, engine: str, body: dict[str, Any], on_piece: OnPiece | None
+        self,
+        engine: str,
+        body: dict[str, Any],
+        on_piece: OnPiece | None,
+        limit: asyncio.Timeout | None = None,
     ) -> dict[str, Any]:
-        if on_piece is None or (kind := await self._streaming(engine)) is _Streaming.NONE:
-            return await self.post(engine, "/generate", body)
+        """`limit`: after which it is GivenUp."""
+        kind = _Streaming.NONE if on_piece is None else await self._streaming(engine)
         stream = ReplyStream(incremental=kind is _Streaming.INCREMENTAL)
+        try:
+            async with limit or nullcontext():
+                if on_piece is None or kind is _Streaming.NONE:
+                    return await self.post(engine, "/generate", body)
+                return await self._streamed(engine, body, on_piece, stream)
+        except TimeoutError:
+            if limit is None or not limit.expired():
+                raise
+            where = f"{engine}/generate"
+            raise GivenUp(f"{where}: the engine stands still", _so_far(stream)) from None
+
+    async def _streamed(
+        self, engine: str, body: dict[str, Any], on_piece: OnPiece, stream: ReplyStream
+    ) -> dict[str, Any]:
         where = f"{engine}/generate"
         try:
             async with self._http.stream("POST", where, json=body | {"stream": True}) as response:

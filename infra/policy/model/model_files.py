@@ -5,6 +5,7 @@ train. The model itself is judged by `mainspring.model_folder`; here are the tok
 beside it. Each raises ModelError naming the directory or the file.
 """
 
+import hashlib
 from pathlib import Path
 
 from mainspring.errors import ModelError
@@ -62,6 +63,14 @@ def read_tokenizer_class(directory: Path) -> str | None:
 def read_facts(directory: Path) -> ModelFacts:
     """Raises ModelError without a config.json that describes a causal language model."""
     return facts_of(read_config(directory), where(directory))
+
+
+def tokenizer_digest(directory: Path) -> str | None:
+    """SHA-256 of the folder's tokenizer.json; None: it has none, or is not on this machine."""
+    try:
+        return hashlib.sha256((directory / "tokenizer.json").read_bytes()).hexdigest()
+    except OSError:
+        return None
 
 
 def _has_chat_template(directory: Path) -> bool:

@@ -117,6 +117,7 @@ class TokenPolicy:
             self._weights_of,
             ask,
             prompt.ids,
+            home=prompt.path[-1].engine if prompt.path else "",
             max_new_tokens=min(bounds),
             stop_token_ids=text.stop_token_ids,
         )
@@ -132,6 +133,7 @@ class TokenPolicy:
             text=text.decode(completion.output_ids, apart=ask.apart),
             finish_reason=completion.finish_reason,
             latency_s=completion.latency_s,
+            engine=completion.engine,
         )
         reply = self.reply_of(call, ask.request) if ask.apart else call.reply
         return MadeReply(call, reply, prompt.chain_end)
@@ -199,6 +201,7 @@ async def _sample(
     ask: ReplyRequest,
     input_ids: list[int],
     *,
+    home: str,
     max_new_tokens: int,
     stop_token_ids: tuple[int, ...],
 ) -> Completion:
@@ -225,6 +228,7 @@ async def _sample(
                 begun=begun,
                 keep=ask.keep,
                 num_closed=num_closed,
+                home=home,
             )
         except UnknownWeights as stale:
             begun, num_closed = stale.begun or begun, max(num_closed, stale.num_closed)

@@ -40,7 +40,7 @@ def serving(directory: Path, **options: Any) -> Iterator[str]:
 @contextmanager
 def serving_process(directory: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """URL and process of `mainspring serve`."""
-    arguments = ["serve", "--model", str(directory), "--port", "0"]
+    arguments = ["serve", "--no-restart", "--model", str(directory), "--port", "0"]
     process = subprocess.Popen(
         [sys.executable, "-c", COMMAND, *arguments], stderr=subprocess.PIPE, text=True
     )

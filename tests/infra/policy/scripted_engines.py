@@ -47,6 +47,7 @@ class ScriptedEngines:
         begun: PartialCall | None = None,
         keep: Keep | None = None,
         num_closed: int = 0,
+        home: str = "",
     ) -> Completion:
         before = begun or PartialCall((), (), (), 0.0)
         left = params.max_new_tokens - len(before.completion_ids)

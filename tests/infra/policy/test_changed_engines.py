@@ -32,7 +32,7 @@ async def db(fresh_database: str) -> AsyncIterator[Database]:
 async def serve(db: Database, campaign: CampaignId) -> CampaignPolicy:
     config = (await campaigns.get(db, campaign)).config
     engines = SGLangClient(config.policy.engines)
-    return in_tokens(db, campaign, config, engines, ByteText(), engines.use)
+    return in_tokens(db, campaign, config, engines, ByteText(), engines)
 
 
 async def ask(served: ServedCampaigns, number: int) -> None:

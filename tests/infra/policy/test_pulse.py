@@ -2,14 +2,19 @@
 
 import asyncio
 import signal
+import time
 from pathlib import Path
 
 import httpx
+import pytest
 
+from infra.policy.engines import pulse
+from infra.policy.engines.balancer import Member
 from infra.policy.engines.client import SGLangClient
 from infra.policy.engines.pulse import SILENT_AFTER_S, Pulse
 from infra.policy.protocol import SamplingParams
-from tests.infra.policy.engines import running, serving_process, until
+from mainspring.trajectories.turns import ReplyPart
+from tests.infra.policy.engines import running, serving, serving_process, until
 from tests.infra.policy.tiny_model import save_tiny_model
 
 STOPPED_S = 2 * SILENT_AFTER_S
@@ -40,18 +45,47 @@ async def test_only_silence_while_watching_counts() -> None:
         await answers.wait()
         return True
 
-    pulse = Pulse(ask)
-    with pulse.watching("x") as first:
+    watcher = Pulse(ask)
+    with watcher.watching("x") as first:
         await asyncio.sleep(1.5)
-        with pulse.watching("x") as second:
+        with watcher.watching("x") as second:
             answers.clear()
             await asyncio.sleep(SILENT_AFTER_S + 1.5)
-            with pulse.watching("x") as late:
+            with watcher.watching("x") as late:
                 await asyncio.sleep(0.1)
             answers.set()
             await asyncio.sleep(0.1)
     assert second.silent_s > SILENT_AFTER_S and first.silent_s > SILENT_AFTER_S
     assert late.silent_s <= second.silent_s / 2
-    with pulse.watching("x") as after:
+    with watcher.watching("x") as after:
         await asyncio.sleep(1.5)
     assert after.silent_s == 0.0
+
+
+async def test_a_reply_moves_from_an_engine_that_stands_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulse, "MOVES_AFTER_S", SILENT_AFTER_S + 1)
+    model = save_tiny_model(tmp_path / "model")
+    parts: list[ReplyPart] = []
+    with serving_process(model) as (url, process), serving(model) as other:
+        first = Member("frozen", url)
+        async with (
+            SGLangClient([url], any_weights=True) as client,
+            httpx.AsyncClient(base_url=url) as http,
+        ):
+            request = asyncio.create_task(
+                client.generate([5, 6], LONG, request_id="r", sticky="a", keep=parts.append)
+            )
+            await until(http, running(1))
+            client.use([first, Member("other", other)])
+            process.send_signal(signal.SIGSTOP)
+            began = time.monotonic()
+            reply = await request
+            took_s = time.monotonic() - began
+            process.send_signal(signal.SIGCONT)
+            alone = await client.generate([5, 6], LONG, request_id="s", sticky="b")
+    assert (reply.output_ids, reply.engine) == (alone.output_ids, "other")
+    assert took_s < 4 * SILENT_AFTER_S
+    starts = [part.start for part in parts if part.start]
+    assert starts == sorted(set(starts)), "no kept token was sampled again"
