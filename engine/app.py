@@ -215,6 +215,8 @@ class Routes:
                 "num_running_reqs": len(scheduler.running),
                 "num_waiting_reqs": scheduler.num_queued,
                 "num_generated_tokens": scheduler.num_generated_tokens,
+                "num_prompt_tokens": scheduler.num_prompt_tokens,
+                "num_cached_tokens": scheduler.num_cached_tokens,
                 "paused": scheduler.paused,
                 # Not SGLang's: what infra.policy.engines.paused reads.
                 "paused_s": scheduler.paused_s,

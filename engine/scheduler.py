@@ -57,6 +57,8 @@ class Scheduler:
         self._version_before: str | None = None
         """While weights arrive: the label of those that are served."""
         self.num_generated_tokens = 0
+        self.num_prompt_tokens = 0
+        self.num_cached_tokens = 0
         """Since the start, also of requests that were aborted."""
         self.pool = SlotPool(SLOTS_PER_RUNNING * max_batch, model.kv_shape())
         self.running: list[Sequence] = []
@@ -118,6 +120,8 @@ class Scheduler:
                 break
             self.pool.occupy(len(self.running), prefix, sequence.adapter)
             sequence.cached_tokens = prefix.length
+            self.num_prompt_tokens += len(sequence.ids)
+            self.num_cached_tokens += prefix.length
             self.running.append(sequence)
             joining.add(beginning)
         self.waiting.extendleft(reversed(passed_over))

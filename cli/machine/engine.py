@@ -70,8 +70,9 @@ def add(
 
     async def go(db: Any, record: Any, key: Any) -> Any:
         from cli.operations.machine import campaign_engines
+        from cli.operations.runs.campaign_changes import person
 
-        return await campaign_engines.add(db, record, url, engine_name, key)
+        return await campaign_engines.add(db, record, url, engine_name, key, person())
 
     member = _with_campaign(home, name, go)
     if as_json:
@@ -130,10 +131,11 @@ def remove(
 
     async def go(db: Any, record: Any, key: Any) -> Any:
         from cli.operations.machine import campaign_engines
+        from cli.operations.runs.campaign_changes import person
 
         del key
         campaign_engines.require_engines(record)
-        return await campaign_engines.remove(db, record, engine)
+        return await campaign_engines.remove(db, record, engine, person())
 
     member = _with_campaign(home, name, go)
     if as_json:

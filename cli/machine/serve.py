@@ -93,9 +93,12 @@ def serve(
             "and --port).",
         ),
     ] = "",
-    restart: Annotated[
-        bool, typer.Option(help="Start the engine again when it ends or stands still.")
-    ] = True,
+    no_restart: Annotated[
+        bool,
+        typer.Option(
+            "--no-restart", help="End with the engine. Default: start it again when it ends."
+        ),
+    ] = False,
     home: Home = None,
 ) -> None:
     """Serve a policy over SGLang's native HTTP API, until interrupted."""
@@ -128,7 +131,7 @@ def serve(
             api_key=api_key,
             extra=context.args,
         )
-        if not (restart or campaign):
+        if no_restart and not campaign:
             os.execve(command.arguments[0], command.arguments, command.environment)
         raise typer.Exit(
             _keep(
@@ -146,7 +149,7 @@ def serve(
 
     set_up(configured_settings().log_format)
     check_servable(model, FolderUse.SERVED)  # before torch is imported, which takes seconds
-    if restart or campaign:
+    if campaign or not no_restart:
         from infra.tcp import listen
 
         # Chosen here: an engine that is started again has the same address.
@@ -217,6 +220,7 @@ def _keep(
 
     from cli.operations.machine import kept_engine
     from cli.operations.machine.kept_engine import EngineCommand, KeptEngine
+    from cli.operations.runs.campaign_changes import person
 
     here = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     command = EngineCommand(arguments, environment, f"http://{here}:{port}", api_key)
@@ -234,6 +238,7 @@ def _keep(
             campaign,
             name or socket.gethostname(),
             address.rstrip("/") or f"http://{reached}:{port}",
+            person(),
             home,
             say,
         )

@@ -24,7 +24,7 @@ from infra.db.nodes.engines import EngineLook, EngineRecord
 from infra.db.runs import campaigns
 from infra.db.training import policies
 from infra.db.training.policies import PolicyRecord
-from infra.policy.engines.balancer import Member
+from infra.policy.engines.balancer import EngineMember
 from infra.policy.engines.client import SGLangClient
 from infra.policy.engines.engine_weights import EngineWeights
 from infra.policy.model.model_files import read_facts
@@ -54,7 +54,7 @@ ENGINES_LOOK_S = 2.0
 """Between looks at which engines a campaign has."""
 
 
-class Fleet(Protocol):
+class EngineFleet(Protocol):
     """Engines that may change while they are asked."""
 
     @property
@@ -67,7 +67,7 @@ class Fleet(Protocol):
         """Addresses of those that did not answer."""
         ...
 
-    def use(self, members: Sequence[Member]) -> None:
+    def use(self, members: Sequence[EngineMember]) -> None:
         """Ask these from now on."""
         ...
 
@@ -86,7 +86,7 @@ class CampaignPolicy:
         make: Callable[[bool, Noise], Policy],
         publisher: Publisher | None,
         close: Callable[[], Awaitable[None]],
-        fleet: Fleet | None = None,
+        fleet: EngineFleet | None = None,
     ) -> None:
         """`make`: the policy for programs (True) or for agents of ours, with the noise that their
         requests have. `publisher`: None for an endpoint whose weights are not ours. `fleet`: its
@@ -151,13 +151,13 @@ class ServedCampaigns:
             await self._look(campaign, policy.fleet)
         return policy
 
-    async def _look(self, campaign: CampaignId, fleet: Fleet) -> None:
+    async def _look(self, campaign: CampaignId, fleet: EngineFleet) -> None:
         """Tell the fleet its members, and ask those that no other process asks now."""
         urls = (await campaigns.get(self._db, campaign)).config.policy.engines
         members, mine = await engines.claim(self._db, campaign, urls)
         fleet.use(
             [
-                Member(each.name, each.url, each.load, each.draining, each.is_lost)
+                EngineMember(each.name, each.url, each.load, each.draining, each.is_lost)
                 for each in members
             ]
         )
@@ -166,7 +166,7 @@ class ServedCampaigns:
             self._looks.add(look)
             look.add_done_callback(self._looks.discard)
 
-    async def _ask(self, campaign: CampaignId, fleet: Fleet, member: EngineRecord) -> None:
+    async def _ask(self, campaign: CampaignId, fleet: EngineFleet, member: EngineRecord) -> None:
         try:
             look = await fleet.look(member.url)
             await engines.saw(self._db, campaign, member.name, member.url, look)
@@ -192,7 +192,7 @@ def in_tokens(
     config: RunConfig,
     sampled_by: Engines,
     text: ChatTokenizer | ChatText,
-    fleet: Fleet | None = None,
+    fleet: EngineFleet | None = None,
 ) -> CampaignPolicy:
     """From engines, whose weights are brought up to date from the store. `fleet`: the same, where
     they may change."""

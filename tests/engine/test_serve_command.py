@@ -105,7 +105,9 @@ def start_sglang(model: Path, *arguments: str) -> dict[str, Any]:
         port = free.getsockname()[1]
     given = ["--model", str(model), "--engine", "sglang", "--port", str(port), *arguments]
     ran = subprocess.run(
-        [sys.executable, "-c", COMMAND, "serve", *given], capture_output=True, text=True
+        [sys.executable, "-c", COMMAND, "serve", "--no-restart", *given],
+        capture_output=True,
+        text=True,
     )
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from cli.operations.runs.campaign_changes import person
 from infra.db.database import Database
 from infra.db.fence import UnknownId
 from infra.db.nodes import engines
@@ -78,16 +77,16 @@ async def listed(db: Database, record: CampaignRecord, key: SecretStr) -> list[E
 
 
 async def add(
-    db: Database, record: CampaignRecord, url: str, name: str, key: SecretStr
+    db: Database, record: CampaignRecord, url: str, name: str, key: SecretStr, by: str
 ) -> EngineRecord:
-    """Raises UsageError and EngineError; nothing is stored then."""
+    """`by`: who gives the command. Raises UsageError and EngineError; nothing is stored then."""
     url = url.rstrip("/")
     if fault := url_fault(url):
         raise UsageError(f"{url!r} is not an http(s) URL: {fault}", remedy="give http://HOST:PORT")
     require_engines(record)
     await require_fit(db, record, url, key)
     name = name or url
-    await engines.add(db, record.id, record.config.policy.engines, name, url, person())
+    await engines.add(db, record.id, record.config.policy.engines, name, url, by)
     return engines.find(record.id, await listed(db, record, key), name)
 
 
@@ -119,7 +118,7 @@ async def drain(
     return member
 
 
-async def remove(db: Database, record: CampaignRecord, name: str) -> EngineRecord:
+async def remove(db: Database, record: CampaignRecord, name: str, by: str) -> EngineRecord:
     """Raises UsageError for an unknown engine, and for the last one of a campaign that lists it."""
     urls = record.config.policy.engines
     fleet = await engines.members(db, record.id, urls)
@@ -132,7 +131,7 @@ async def remove(db: Database, record: CampaignRecord, name: str) -> EngineRecor
                 remedy=f"add another one first: `mainspring engine add {record.id} URL`",
             )
         values = [(("policy", "engines"), left)]
-        await changes.add(db, record.id, values, person())
+        await changes.add(db, record.id, values, by)
     if member.origin is not EngineOrigin.LISTED or member.url in urls:
         await engines.remove(db, record.id, member.name)
     return member

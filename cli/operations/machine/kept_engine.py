@@ -21,7 +21,6 @@ from pydantic import SecretStr
 from cli.operations.machine import campaign_engines
 from cli.operations.machine.fork_request import die_with_parent
 from cli.operations.machine.process_ends import how_it_ended
-from cli.operations.runs.campaign_changes import person
 from infra.db.connect import open_database
 from infra.db.database import Database
 from infra.db.naming import campaign_named
@@ -56,7 +55,7 @@ class EngineCommand:
     api_key: str = ""
 
 
-class Place:
+class FleetPlace:
     """The engine's place in the fleet of a campaign."""
 
     def __init__(
@@ -125,7 +124,7 @@ class Place:
 
 
 class KeptEngine:
-    def __init__(self, command: EngineCommand, say: Say, place: Place | None = None) -> None:
+    def __init__(self, command: EngineCommand, say: Say, place: FleetPlace | None = None) -> None:
         self._command = command
         self._say = say
         self._place = place
@@ -218,7 +217,13 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 
 
 async def run_in_campaign(
-    command: EngineCommand, campaign: str, name: str, url: str, home: Path | None, say: Say
+    command: EngineCommand,
+    campaign: str,
+    name: str,
+    url: str,
+    by: str,
+    home: Path | None,
+    say: Say,
 ) -> int:
     """As `KeptEngine.run`, as a member of the campaign. Raises UsageError and DatabaseError before
     the engine is started."""
@@ -232,5 +237,5 @@ async def run_in_campaign(
         async def check(at: str) -> None:
             await campaign_engines.require_fit(db, record, at, key)
 
-        place = Place(db, record.id, name, url, person(), check, say)
+        place = FleetPlace(db, record.id, name, url, by, check, say)
         return await KeptEngine(command, say, place).run()

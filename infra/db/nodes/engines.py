@@ -45,7 +45,7 @@ _FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class EngineLook:
-    """What an engine told of itself."""
+    """State of an engine, as it told it."""
 
     version: str = ""
     """Label of the weights that it serves."""
@@ -213,8 +213,8 @@ async def register(
 async def report(
     db: Database, campaign: CampaignId, name: str, life: str, look: EngineLook
 ) -> bool:
-    """What a registered engine tells of itself; whether the name is still its own: a person may
-    have removed it, or a later process have taken the name."""
+    """Store what a registered engine tells of itself; whether the name is still its own: a person
+    may have removed it, or a later process have taken the name."""
     async with db.transaction() as connection:
         result = await connection.execute(
             update(EngineRow)

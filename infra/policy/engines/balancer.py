@@ -24,7 +24,7 @@ least loaded one, and SPARE_REQUESTS above."""
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class EngineMember:
     """An engine that requests may go to."""
 
     name: str
@@ -36,14 +36,14 @@ class Member:
     is_lost: bool = False
 
     @classmethod
-    def at(cls, url: str) -> "Member":
+    def at(cls, url: str) -> "EngineMember":
         """One that is known by its address alone."""
         return cls(url, url)
 
 
 class Balancer:
-    def __init__(self, members: Sequence[Member]) -> None:
-        self._members: dict[str, Member] = {}
+    def __init__(self, members: Sequence[EngineMember]) -> None:
+        self._members: dict[str, EngineMember] = {}
         self._in_flight: Counter[str] = Counter()
         """Requests of this process, by address."""
         self._then: dict[str, int] = {}
@@ -54,17 +54,17 @@ class Balancer:
         self.use(members)
 
     @property
-    def members(self) -> list[Member]:
+    def members(self) -> list[EngineMember]:
         return list(self._members.values())
 
-    def use(self, members: Sequence[Member]) -> None:
+    def use(self, members: Sequence[EngineMember]) -> None:
         """From now on these; requests that are under way end where they are."""
         self._members = {member.url: member for member in members}
         self._then = {url: self._in_flight[url] for url in self._members}
         self._in_flight = +self._in_flight
 
     @property
-    def answering(self) -> list[Member]:
+    def answering(self) -> list[EngineMember]:
         """Those that requests may go to now."""
         return [
             member
@@ -89,7 +89,7 @@ class Balancer:
         members.sort(key=lambda each: (each != first, self._is_away(each), self.load(each)))
         return [member.url for member in members]
 
-    def load(self, member: Member) -> int:
+    def load(self, member: EngineMember) -> int:
         """Requests that it has now, as far as this process knows."""
         since = self._in_flight[member.url] - self._then.get(member.url, 0)
         return max(member.load + since, self._in_flight[member.url])
@@ -113,7 +113,7 @@ class Balancer:
     def did_not_answer(self, engine: str) -> None:
         self._avoid_until[engine] = time.monotonic() + COOL_DOWN_S
 
-    def _home(self, answering: Sequence[Member], name: str) -> Member | None:
+    def _home(self, answering: Sequence[EngineMember], name: str) -> EngineMember | None:
         """The engine of that name, unless it has far more requests than another one."""
         least = min(map(self.load, answering))
         for member in answering:
@@ -121,11 +121,11 @@ class Balancer:
                 return member if self.load(member) <= FAR_MORE * least + SPARE_REQUESTS else None
         return None
 
-    def _is_away(self, member: Member) -> bool:
+    def _is_away(self, member: EngineMember) -> bool:
         return member.is_lost or self._avoid_until.get(member.url, 0.0) > time.monotonic()
 
 
-def _rank(member: Member, sticky: str) -> bytes:
+def _rank(member: EngineMember, sticky: str) -> bytes:
     """Rendezvous hashing (Thaler and Ravishankar, 1998): a member that joins or leaves moves the
     keys of no other pair."""
     key = f"{member.name}\0{sticky}".encode()

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from infra.db.nodes.engines import EngineLook
 from infra.policy.engines.adapter_loading import AdapterLoading, loaded_at, of_adapter, under
-from infra.policy.engines.balancer import Balancer, Member
+from infra.policy.engines.balancer import Balancer, EngineMember
 from infra.policy.engines.engine_look import look
 from infra.policy.engines.engine_weights import EngineWeights, IsKnown, served_label
 from infra.policy.engines.loading import Loading, WholeModel
@@ -112,7 +112,7 @@ class SGLangClient:
         self._is_known = is_known
         self._doubtful: set[str] = set()
         """Engines that did not answer: the process that answers next may be another one."""
-        self._balancer = Balancer([Member.at(url.rstrip("/")) for url in engines])
+        self._balancer = Balancer([EngineMember.at(url.rstrip("/")) for url in engines])
         self._wire = Wire(timeout_s, api_key)
         self._pulse = Pulse(self._wire.answers, self._is_silent)
         self._loading: Loading = WholeModel()
@@ -156,7 +156,7 @@ class SGLangClient:
         """Addresses of those that did not answer when they were last seen."""
         return [member.url for member in self._balancer.members if member.is_lost]
 
-    def use(self, members: Sequence[Member]) -> None:
+    def use(self, members: Sequence[EngineMember]) -> None:
         """Ask these engines from now on; requests that are under way end where they are."""
         self._balancer.use(members)
 

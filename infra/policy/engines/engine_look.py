@@ -36,7 +36,7 @@ async def look(wire: Wire, url: str) -> EngineLook:
 
 
 async def _loads(wire: Wire, url: str) -> list[dict[str, Any]]:
-    """Of each data-parallel rank; empty: it does not tell."""
+    """Loads of its data-parallel ranks; empty: it does not tell."""
     try:
         loads = (await wire.call(url, "GET", "/v1/loads")).get("loads")
     except EngineError:

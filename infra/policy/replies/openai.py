@@ -18,7 +18,7 @@ import httpx
 import structlog
 from pydantic import SecretStr
 
-from infra.policy.engines.balancer import Balancer, Member
+from infra.policy.engines.balancer import Balancer, EngineMember
 from infra.policy.engines.wire import CONNECT_TIMEOUT_S
 from infra.policy.protocol import WHOLE_DISTRIBUTION, MalformedReply
 from infra.policy.replies import chat_refusal, chat_reply
@@ -68,7 +68,7 @@ class OpenAIClient:
         """Names in _OPTIONAL that an endpoint has taken: its refusal means something else."""
         self._tell_ends: set[str] = set()
         """Endpoints that have told a reply's finish reason: one without is cut off there."""
-        self._balancer = Balancer([Member.at(url) for url in policy.engines])
+        self._balancer = Balancer([EngineMember.at(url) for url in policy.engines])
         self._http = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {self._key}"} if self._key else None,
             timeout=httpx.Timeout(policy.request_timeout_s, connect=CONNECT_TIMEOUT_S),

@@ -28,7 +28,9 @@ GONE = EngineLook(fault="no answer")
 async def db(fresh_database: str) -> AsyncIterator[Database]:
     await asyncio.to_thread(upgrade.upgrade, fresh_database)
     async with Database.open(fresh_database, pool_size=8) as database:
-        await campaigns.create(database, CampaignConfig(name=CAMPAIGN, policy=PolicyConfig(model="/m")))
+        await campaigns.create(
+            database, CampaignConfig(name=CAMPAIGN, policy=PolicyConfig(model="/m"))
+        )
         yield database
 
 

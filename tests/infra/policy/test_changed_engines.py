@@ -63,7 +63,7 @@ async def test_requests_go_to_the_engines_that_the_campaign_has_now(
         for number in range(1, 4):
             await ask(served, number)
         assert len(first.asked) == before and len(second.asked) > 0
-        assert (await served.of(CAMPAIGN)).engines == (second.url,)
+        assert list((await served.of(CAMPAIGN)).engines) == [second.url]
 
         await change(db, first.url, second.url)
         before = len(first.asked), len(second.asked)

@@ -3,10 +3,12 @@
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from itertools import count
 
 import pytest
 from pydantic import SecretStr
 
+from infra.policy.engines.balancer import Balancer, EngineMember
 from infra.policy.protocol import ContextFull, MalformedReply
 from infra.policy.replies.endpoint_errors import (
     EndpointBusy,
@@ -40,12 +42,18 @@ def client_of(*engines: str) -> OpenAIClient:
     return OpenAIClient(PolicyConfig(model="m1", engines=engines), SecretStr(KEY))
 
 
-async def ask(client: OpenAIClient, num_taken: int = 0):
+def first_at(first: str, *others: str) -> str:
+    """A rollout whose requests go to `first` where all endpoints are free."""
+    balancer = Balancer([EngineMember.at(url) for url in (first, *others)])
+    return next(key for key in map(str, count()) if balancer.candidates(key)[0] == first)
+
+
+async def ask(client: OpenAIClient, num_taken: int = 0, sticky: str = "r"):
     return await client.complete(
         [{"role": "user", "content": "one two"}],
         max_tokens=50,
         temperature=0.5,
-        sticky="r",
+        sticky=sticky,
         num_taken=num_taken,
     )
 
@@ -110,7 +118,8 @@ async def test_another_endpoint_is_asked_when_one_is_busy_or_gone(endpoint: Endp
     with chat_endpoint() as busy:
         busy.script.append((429, {}, "later"))
         client = client_of(NOWHERE, busy.url, endpoint.url)
-        assert (await ask(client)).text == "ok"
+        key = first_at(NOWHERE, busy.url, endpoint.url)
+        assert (await ask(client, sticky=key)).text == "ok"
         assert len(busy.asked) == len(endpoint.asked) == 1
         await client.aclose()
     client = client_of(NOWHERE)
@@ -205,7 +214,7 @@ async def test_a_malformed_reply_is_typed_and_not_asked_for_elsewhere(
         client = client_of(endpoint.url, other.url)
         endpoint.script.append((200, {}, said))
         with pytest.raises(MalformedReply) as caught:
-            await ask(client)
+            await ask(client, sticky=first_at(endpoint.url, other.url))
         await client.aclose()
         assert (len(endpoint.asked), len(other.asked)) == (1, 0)
     assert endpoint.url in caught.value.message and "base URL" in caught.value.remedy

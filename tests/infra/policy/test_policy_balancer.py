@@ -5,13 +5,13 @@ from collections import Counter
 import pytest
 
 from infra.policy.engines import balancer
-from infra.policy.engines.balancer import FAR_MORE, SPARE_REQUESTS, Balancer, Member
+from infra.policy.engines.balancer import FAR_MORE, SPARE_REQUESTS, Balancer, EngineMember
 
-AB = [Member.at("a"), Member.at("b")]
+AB = [EngineMember.at("a"), EngineMember.at("b")]
 
 
-def members(count: int, **fields: object) -> list[Member]:
-    return [Member(f"gpu{n}", f"http://{n}", **fields) for n in range(count)]  # type: ignore[arg-type]
+def members(count: int, **fields: object) -> list[EngineMember]:
+    return [EngineMember(f"gpu{n}", f"http://{n}", **fields) for n in range(count)]  # type: ignore[arg-type]
 
 
 def test_least_in_flight_first_for_new_keys() -> None:
@@ -32,7 +32,7 @@ def test_the_engine_that_has_the_prefix_comes_first_in_every_process() -> None:
     fleet = members(4)
     for home in fleet:
         assert Balancer(fleet).candidates("rollout", home.name)[0] == home.url
-    moved = [*fleet[:3], Member("gpu3", "http://elsewhere")]
+    moved = [*fleet[:3], EngineMember("gpu3", "http://elsewhere")]
     assert Balancer(moved).candidates("rollout", "gpu3")[0] == "http://elsewhere"
 
 
@@ -68,24 +68,32 @@ def test_new_keys_are_spread_evenly() -> None:
 def test_a_prefix_is_left_where_far_more_requests_wait() -> None:
     least = 3
     for load, stays in ((least * FAR_MORE + SPARE_REQUESTS, True), (least * 4 + 40, False)):
-        fleet = [Member("home", "h", int(load)), Member("b", "b", least), Member("c", "c", least)]
+        fleet = [
+            EngineMember("home", "h", int(load)),
+            EngineMember("b", "b", least),
+            EngineMember("c", "c", least),
+        ]
         assert (Balancer(fleet).candidates("k", "home")[0] == "h") is stays
 
 
 def test_loads_of_all_processes_count_with_what_this_one_sent_since() -> None:
-    balance = Balancer([Member("a", "a", 10), Member("b", "b", 11)])
+    balance = Balancer([EngineMember("a", "a", 10), EngineMember("b", "b", 11)])
     assert balance.candidates("k")[0] == "a"
     with balance.sending("a", "1"), balance.sending("a", "2"):
         assert balance.candidates("k")[0] == "b"
-        balance.use([Member("a", "a", 12), Member("b", "b", 13)])
+        balance.use([EngineMember("a", "a", 12), EngineMember("b", "b", 13)])
         assert balance.candidates("k")[0] == "a", "those two are in the 12"
 
 
 def test_an_engine_that_drains_gets_nothing_and_a_lost_one_comes_last() -> None:
-    fleet = [Member("a", "a", is_draining=True), Member("b", "b", is_lost=True), Member("c", "c")]
+    fleet = [
+        EngineMember("a", "a", is_draining=True),
+        EngineMember("b", "b", is_lost=True),
+        EngineMember("c", "c"),
+    ]
     balance = Balancer(fleet)
     assert balance.candidates("k", "a") == balance.candidates("k", "b") == ["c", "b"]
-    balance.use([Member("a", "a", is_draining=True)])
+    balance.use([EngineMember("a", "a", is_draining=True)])
     assert balance.candidates("k") == []
 
 

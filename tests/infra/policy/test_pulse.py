@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from infra.policy.engines import pulse
-from infra.policy.engines.balancer import Member
+from infra.policy.engines.balancer import EngineMember
 from infra.policy.engines.client import SGLangClient
 from infra.policy.engines.pulse import SILENT_AFTER_S, Pulse
 from infra.policy.protocol import SamplingParams
@@ -69,7 +69,7 @@ async def test_a_reply_moves_from_an_engine_that_stands_still(
     model = save_tiny_model(tmp_path / "model")
     parts: list[ReplyPart] = []
     with serving_process(model) as (url, process), serving(model) as other:
-        first = Member("frozen", url)
+        first = EngineMember("frozen", url)
         async with (
             SGLangClient([url], any_weights=True) as client,
             httpx.AsyncClient(base_url=url) as http,
@@ -78,7 +78,7 @@ async def test_a_reply_moves_from_an_engine_that_stands_still(
                 client.generate([5, 6], LONG, request_id="r", sticky="a", keep=parts.append)
             )
             await until(http, running(1))
-            client.use([first, Member("other", other)])
+            client.use([first, EngineMember("other", other)])
             process.send_signal(signal.SIGSTOP)
             began = time.monotonic()
             reply = await request
