@@ -97,7 +97,6 @@ async def up(db: Database) -> Sequence[engines.EngineRecord]:
 
 async def measure(model: Path, home: Path, limit: int, churn_s: float) -> dict[str, object]:
     processes = Processes(home)
-    subprocess.run([sys.executable, "-m", "mainspring", "up", "--home", str(home)], check=True)
     file = home / "fleet.toml"
     file.write_text(FILE.format(model=model, limit=limit))
     run = processes.start("eval", "run", str(file))
@@ -173,4 +172,9 @@ if __name__ == "__main__":
     parser.add_argument("--limit", type=int, default=512)
     parser.add_argument("--churn-s", type=float, default=0.0)
     given = parser.parse_args()
+    subprocess.run(
+        [sys.executable, "-m", "mainspring", "up", "--home", str(given.home)],
+        check=True,
+        stdout=sys.stderr,
+    )
     print(json.dumps(asyncio.run(measure(given.model, given.home, given.limit, given.churn_s))))

@@ -15,7 +15,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.ids import CampaignId
 from migrations import upgrade
-from tests.infra.policy.engine_stub import engine_stub
+from tests.infra.policy.engine_stub import EngineStub, engine_stub
 from tests.workflows.scripted import ByteText
 
 CAMPAIGN = CampaignId("moved")
@@ -42,6 +42,11 @@ async def ask(served: ServedCampaigns, number: int) -> None:
     await engines.generate([5, 6], PARAMS, request_id=str(number), sticky="a")
 
 
+def generated(stub: EngineStub) -> int:
+    """Number of replies that it was asked for: each engine is also asked how it is."""
+    return sum(path == "/generate" for path, _ in stub.asked)
+
+
 async def change(db: Database, *urls: str) -> None:
     values = [(("policy", "engines"), [*urls])]
     await changes.add(db, CAMPAIGN, values, "someone")
@@ -56,19 +61,19 @@ async def test_requests_go_to_the_engines_that_the_campaign_has_now(
         await campaigns.create(db, CampaignConfig(name=CAMPAIGN, policy=policy))
         served = ServedCampaigns(db, serve)
         await ask(served, 0)
-        assert (len(first.asked) > 0, len(second.asked)) == (True, 0)
+        assert (generated(first) > 0, generated(second)) == (True, 0)
 
         await change(db, second.url)  # the host came back under another address
-        before = len(first.asked)
+        before = generated(first)
         for number in range(1, 4):
             await ask(served, number)
-        assert len(first.asked) == before and len(second.asked) > 0
+        assert generated(first) == before and generated(second) > 0
         assert list((await served.of(CAMPAIGN)).engines) == [second.url]
 
         await change(db, first.url, second.url)
-        before = len(first.asked), len(second.asked)
+        before = generated(first), generated(second)
         await ask(served, 4)
-        after = len(first.asked), len(second.asked)
+        after = generated(first), generated(second)
         assert after[0] == before[0] and after[1] > before[1], "a rollout stays where its cache is"
         await served.close()
 
@@ -81,5 +86,5 @@ async def test_engines_are_looked_up_seldom(db: Database) -> None:
         await ask(served, 0)
         await change(db, second.url)
         await ask(served, 1)
-        assert second.asked == [], f"not before {serving.ENGINES_LOOK_S:g} s have passed"
+        assert generated(second) == 0, f"not before {serving.ENGINES_LOOK_S:g} s have passed"
         await served.close()
