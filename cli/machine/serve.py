@@ -1,4 +1,4 @@
-"""`mainspring serve`: a policy engine, the CPU one in this process or SGLang in its place."""
+"""`mainspring serve`: a policy engine, the CPU one in this process, or SGLang or vLLM in its place."""
 
 import os
 from enum import StrEnum
@@ -19,6 +19,8 @@ class Engine(StrEnum):
     """The bundled engine, for small models."""
     SGLANG = "sglang"
     """SGLang, for GPUs."""
+    VLLM = "vllm"
+    """vLLM, for policy.api = "vllm"."""
 
 
 app = typer.Typer()
@@ -26,7 +28,7 @@ app = typer.Typer()
 
 @app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    epilog="With --engine sglang, further options go to SGLang, such as --tp 4. "
+    epilog="With --engine sglang or vllm, further options go to that engine, such as --tp 4. "
     "MAINSPRING_POLICY_API_KEY sets --api-key as well.",
 )
 def serve(
@@ -46,7 +48,7 @@ def serve(
         typer.Option(
             min=1,
             help="Maximum number of requests generated at once. Default: as memory allows, up "
-            "to 64; SGLang chooses its own.",
+            "to 64; SGLang and vLLM choose their own.",
         ),
     ] = None,
     threads: Annotated[
@@ -75,25 +77,33 @@ def serve(
     ] = False,
     home: Home = None,
 ) -> None:
-    """Serve a policy over SGLang's native HTTP API, until interrupted."""
+    """Serve a policy over SGLang's native HTTP API, or vLLM's own, until interrupted."""
     from mainspring.config.section import BUNDLED, bundled_is_no_folder
 
     del home  # an engine keeps no state; scripts give every command the same options
     console = Screen(stderr=True)
     if str(model) == BUNDLED:
         raise bundled_is_no_folder("--model")
-    if host not in LOOPBACK and not api_key:
+    if engine is Engine.VLLM and host not in LOOPBACK:
+        console.print(
+            f"warning: {host} is reachable from other machines, and no key guards the routes by "
+            "which vLLM gets weights: it belongs into a private network",
+            style="yellow",
+        )
+    elif host not in LOOPBACK and not api_key:
         console.print(
             f"warning: {host} is reachable from other machines and no --api-key is set: anyone "
             "who reaches it can replace the weights",
             style="yellow",
         )
-    if engine is Engine.SGLANG:
+    if engine is not Engine.CPU:
         if reproducible:
             raise typer.BadParameter("--reproducible is an option of the CPU engine")
         from infra.policy.engines.sglang_command import sglang_command
+        from infra.policy.engines.vllm_command import vllm_command
 
-        command = sglang_command(
+        make = sglang_command if engine is Engine.SGLANG else vllm_command
+        command = make(
             model=model,
             host=host,
             port=port,
