@@ -27,7 +27,7 @@ from tests.infra.policy.engines import COMMAND
 FOLDER = Path(os.environ.get("MAINSPRING_TEST_ENGINES", Path.home() / ".cache/mainspring/engines"))
 SHIM = Path(__file__).with_name("sglang_cpu")
 KINDS = ("mainspring", "vllm", "sglang")
-CONTEXT = 512
+CONTEXT = 2048
 START_S = 300.0
 """vLLM is ready after 25 to 100 s, more where the machine is busy."""
 MAX_BATCH = 8
@@ -111,7 +111,7 @@ class RealEngine:
         arguments = ["--model-path", str(self.model), *shared, "--device", "cpu"]
         arguments += ["--attention-backend", "torch_native", "--sampling-backend", "pytorch"]
         arguments += ["--grammar-backend", "none", "--disable-overlap-schedule"]
-        arguments += ["--mem-fraction-static", "0.5", "--max-total-tokens", "8192"]
+        arguments += ["--mem-fraction-static", "0.5", "--max-total-tokens", "16384"]
         arguments += ["--max-running-requests", str(MAX_BATCH), "--dtype", "float32"]
         arguments += ["--stream-interval", "32", "--incremental-streaming-output"]
         environment = dict(os.environ) | cpu | {"PYTHONPATH": str(SHIM)}

@@ -2,6 +2,7 @@
 and SGLang, as processes, through the client that rollouts use."""
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -26,11 +27,19 @@ from tests.infra.policy.tiny_model import save_tiny_model
 TOLERANCE = 1e-4
 """Nats between a served log-prob and that of transformers in float32. Seen: up to 3e-5."""
 VOCAB = 300
-LONG = 400
+LONG = 1800
 """Tokens of a reply that is interrupted; with its prompt they fit into the context."""
 FIRST, SECOND = WeightLabel(0, "aa"), WeightLabel(1, "bb")
 PROMPT = [5, 6, 7]
 pytestmark = pytest.mark.timeout(900)
+
+
+def never_ending(model: Path) -> None:
+    for name, key in (("config.json", "eos_token_id"), ("tokenizer_config.json", "eos_token")):
+        values = json.loads((model / name).read_text())
+        del values[key]
+        (model / name).write_text(json.dumps(values))
+    (model / "generation_config.json").unlink()
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +49,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     root = tmp_path_factory.mktemp("models")
     versions = root / "old", root / "new"
     for seed, version in enumerate(versions):
-        save_tiny_model(version, seed=seed, tied=False, head_dim=32)
-        (version / "generation_config.json").unlink(missing_ok=True)
+        never_ending(save_tiny_model(version, seed=seed, tied=False, head_dim=32))
     return versions
 
 
@@ -215,6 +223,8 @@ async def test_new_weights_under_replies_in_flight(
     asked = [ask(client, ids, LONG, keep=k) for ids, k in zip(prompts, kept, strict=True)]
     for keep in kept:
         await keep.until_tokens()
+    # Before a fast engine has ended them; the load does so itself again.
+    await client.weights.wire.post(engine.url, *client.weights.wire.dialect.hold)
     assert await client.reconcile(engine.url, models[1], SECOND)
     for ids, keep, reply in zip(prompts, kept, await asyncio.gather(*asked), strict=True):
         check(reply, ids, references)
@@ -244,12 +254,12 @@ async def test_weights_that_cannot_be_loaded(
     tmp_path: Path,
 ) -> None:
     """No token is told a version that did not make it; and the engine serves again at last."""
-    missing = tmp_path / "missing"
+    other = save_tiny_model(tmp_path / "other", tied=False, head_dim=32, hidden_size=64)
     with pytest.raises(ModelError):  # before the engine is asked
-        await client.reconcile(engine.url, missing, SECOND)
+        await client.reconcile(engine.url, other, SECOND)
     check(await ask(client, PROMPT, 8), PROMPT, references)
-    with pytest.raises((EngineError, EngineUnreachable)) as failure:  # the folder went away since
-        await load_from_disk(client.weights.wire, engine.url, missing, SECOND)
+    with pytest.raises((EngineError, EngineUnreachable)) as failure:  # as if that had not been seen
+        await load_from_disk(client.weights.wire, engine.url, other, SECOND)
     try:
         check(await ask(client, PROMPT, 8), PROMPT, references)
         print(f"\n{engine.kind}: after a load that failed it serves as before")
