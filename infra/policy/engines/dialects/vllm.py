@@ -16,6 +16,7 @@ Invariants, each against something that vLLM does without a word:
 Used where `policy.api` is "vllm".
 """
 
+import asyncio
 import time
 import uuid
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ from mainspring.errors import EngineError, EngineFailing, EngineUnreachable
 GENERATE = "/inference/v1/generate"
 LOADING = "loading"
 """Label of an engine that holds the weights of no version for sure."""
+LOAD_S = 60.0
+"""A load that takes longer may have lost its process: who asks begins it again, or joins it."""
+LOOK_S = 0.1
 NO_LOGPROB = -9999.0
 """In the place of minus infinity, and of what is no number."""
 _NAMES = {
@@ -66,11 +70,7 @@ class VllmDialect:
 
     async def ask(self, calls: Calls, engine: str, body: Json, *, streams: bool) -> Asking:
         await self._facts(calls, engine)
-        label = await self._label(calls, engine)
-        if label.partition(".")[0] == LOADING:
-            if self._trained_at is None:
-                raise EngineUnreachable(f"policy engine {engine} is between two versions")
-            raise UnknownWeights(engine, label, ANY)
+        label = await self._label_of_a_version(calls, engine)
         request = _Request(label, body["sampling_params"]["max_new_tokens"])
         moved = False
 
@@ -126,6 +126,18 @@ class VllmDialect:
         if answer.get("is_paused") is not True:
             return None
         return PausedEngine(url, None, None, self.resume[0])
+
+    async def _label_of_a_version(self, calls: Calls, engine: str) -> str:
+        """Waits for a load that is under way. Raises UnknownWeights where one failed or is left."""
+        until = time.monotonic() + LOAD_S
+        while (label := await self._label(calls, engine)).partition(".")[0] == LOADING:
+            held = (await calls.call(engine, "GET", "/is_paused")).get("is_paused") is True
+            if not held or time.monotonic() > until:
+                if self._trained_at is None:
+                    raise EngineUnreachable(f"policy engine {engine} holds no weights for sure")
+                raise UnknownWeights(engine, label, ANY)
+            await asyncio.sleep(LOOK_S)
+        return label
 
     async def _label(self, calls: Calls, engine: str) -> str:
         return str((await calls.call(engine, "GET", "/weight_info")).get("weight_version"))
