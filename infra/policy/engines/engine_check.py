@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 from pydantic import ValidationError
 
+from infra.policy.engines.dialects.sglang import CPU_ENGINE
 from infra.policy.engines.dialects.vllm import GENERATE, VllmDialect
 from infra.policy.engines.dialects.vllm_facts import (
     PROCESSED,
@@ -30,8 +31,6 @@ VLLM_TIMEOUT_S = 60.0
 """vLLM's first answer about itself takes some 10 s on a busy machine."""
 SGLANG_SPARE_TOKENS = 2
 """SGLang stops a reply this many tokens before its context length."""
-CPU_ENGINE = "mainspring"
-"""Value of `engine` in the answer of the CPU engine; SGLang has no such field."""
 
 
 @dataclass(frozen=True, slots=True)

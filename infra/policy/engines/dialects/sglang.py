@@ -4,16 +4,20 @@ Their language is the common one, so nothing is translated. Used where `policy.a
 by judges on engines of one's own.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import structlog
 
 from infra.policy.engines.dialects.protocol import Asking, Calls, Json, PausedEngine, Streaming
+from infra.policy.engines.dialects.same_label import SameLabel
 from infra.policy.engines.reply_stream import INTERVAL_TOKENS
 from infra.policy.weight_label import WeightLabel
 from mainspring.errors import EngineError, EngineFailing, EngineUnreachable
 
+CPU_ENGINE = "mainspring"
+"""Value of `engine` in the answers of the CPU engine; SGLang has no such field."""
 MIN_STREAM_INTERVAL = 8
 """Tokens from one event to the next below which a stream costs more than it saves: each event of
 SGLang repeats the whole reply, and its default is an event for every token."""
@@ -28,13 +32,37 @@ class SGLangDialect:
         return await calls.call(engine, "GET", "/model_info")
 
     async def ask(self, calls: Calls, engine: str, body: Json, *, streams: bool) -> Asking:
-        streaming = await self._streaming(calls, engine) if streams else Streaming.NONE
+        streaming, tells = Streaming.NONE, True
+        if streams:
+            streaming, tells = await self._streaming(calls, engine)
         if streaming is Streaming.NONE:
             return Asking("/generate", body)
-        return Asking("/generate", body | {"stream": True}, streaming)
+        asked = Asking("/generate", body | {"stream": True}, streaming)
+        return asked if tells else await self._confirmed(calls, engine, asked)
 
-    async def _streaming(self, calls: Calls, engine: str) -> Streaming:
-        async def ask() -> Streaming:
+    async def _confirmed(self, calls: Calls, engine: str, asked: Asking) -> Asking:
+        """SGLang tells the versions of a reply's tokens in its last event alone."""
+
+        async def label() -> str:
+            return str((await self.info(calls, engine)).get("weight_version"))
+
+        same = SameLabel(await label(), label)
+        num_tokens = 0
+
+        def read(event: Json) -> Json:
+            nonlocal num_tokens
+            num_new = len(event["output_ids"])
+            is_all = asked.streaming is Streaming.CUMULATIVE
+            num_tokens = num_new if is_all else num_tokens + num_new
+            meta = {"weight_versions": same.spans(num_tokens)} | event["meta_info"]
+            return event | {"meta_info": meta}
+
+        return replace(asked, read=read, stands=same.stands, tells_versions=False)
+
+    async def _streaming(self, calls: Calls, engine: str) -> tuple[Streaming, bool]:
+        """How replies come, and whether each event tells the versions of its tokens."""
+
+        async def ask() -> tuple[Streaming, bool]:
             try:
                 info = await calls.call(engine, "GET", "/server_info")
             except (EngineUnreachable, EngineFailing):
@@ -48,12 +76,12 @@ class SGLangDialect:
                     engine=engine,
                     remedy=f"start SGLang with --stream-interval {INTERVAL_TOKENS}",
                 )
-            return streaming
+            return streaming, info.get("engine") == CPU_ENGINE
 
         try:
             return await calls.fact(engine, "streaming", ask)
         except (EngineUnreachable, EngineFailing):
-            return Streaming.NONE  # for now: what became of the reply itself is what counts
+            return Streaming.NONE, True  # for now: what became of the reply itself is what counts
 
     async def load(self, calls: Calls, engine: str, model: Path, label: WeightLabel) -> None:
         body: Json = {"model_path": str(model.absolute()), "weight_version": str(label)}

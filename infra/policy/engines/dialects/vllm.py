@@ -25,6 +25,7 @@ from pathlib import Path
 import httpx
 
 from infra.policy.engines.dialects.protocol import Asking, Calls, Json, PausedEngine, Streaming
+from infra.policy.engines.dialects.same_label import SameLabel
 from infra.policy.engines.dialects.vllm_facts import VllmFacts, ask_facts, keeps_old_output
 from infra.policy.engines.partial import UnknownWeights
 from infra.policy.engines.reply_stream import INTERVAL_TOKENS
@@ -72,22 +73,13 @@ class VllmDialect:
         await self._facts(calls, engine)
         label = await self._label_of_a_version(calls, engine)
         request = _Request(label, body["sampling_params"]["max_new_tokens"])
-        moved = False
-
-        async def stands() -> bool:
-            nonlocal moved
-            try:
-                moved = moved or await self._label(calls, engine) != label
-            except EngineError:
-                moved = True  # not known any more: the next tokens do not follow the confirmed ones
-            return not moved
-
+        same = SameLabel(label, lambda: self._label(calls, engine))
         return Asking(
             GENERATE,
             _body(body, streams=streams),
             Streaming.INCREMENTAL if streams else Streaming.NONE,
             request.read,
-            stands,
+            same.stands,
             tells_versions=False,
         )
 
