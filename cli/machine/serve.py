@@ -1,4 +1,4 @@
-"""`mainspring serve`: a policy engine, the CPU one in this process, or SGLang or vLLM in its place."""
+"""`mainspring serve`: a policy engine, the CPU one in this process, or another in its place."""
 
 import os
 from enum import StrEnum

@@ -66,9 +66,10 @@ async def check_engine(
     trained_at: float | None = None,
 ) -> EngineReport:
     """Ask the engine at `url` in the way of `api`; compare it with a model directory, with the
-    longest prompt plus reply that is asked for, with the adapters that it is to load (rank 0: none), and with the
-    temperature of replies that are trained on (None: none are). Raises EngineError when it does not
-    answer as a policy engine, and ModelError when `model_dir` cannot be read."""
+    longest prompt plus reply that is asked for, with the adapters that it is to load (rank 0:
+    none), and with the temperature of replies that are trained on (None: none are). Raises
+    EngineError when it does not answer as a policy engine, and ModelError when `model_dir` cannot
+    be read."""
     url = url.rstrip("/")
     expected = None if model_dir is None else read_facts(model_dir)
     if api is PolicyApi.VLLM:
