@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from infra.policy.engines.adapter_loading import AdapterLoading, loaded_at, of_adapter, under
 from infra.policy.engines.balancer import Balancer
-from infra.policy.engines.dialects.protocol import Dialect
+from infra.policy.engines.dialects.protocol import EngineDialect
 from infra.policy.engines.dialects.sglang import SGLangDialect
 from infra.policy.engines.engine_weights import EngineWeights, IsKnown, served_label
 from infra.policy.engines.loading import Loading, WholeModel
@@ -98,7 +98,7 @@ class SGLangClient:
         reproducible: bool = False,
         alone: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
         adapters: bool = False,
-        dialect: Dialect | None = None,
+        dialect: EngineDialect | None = None,
     ) -> None:
         """`vocab_size`: of the model, where it is known; `model`: directory of the first version,
         whose weights all later ones must have by name and shape; `is_known`: whether the campaign

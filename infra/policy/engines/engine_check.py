@@ -1,4 +1,4 @@
-"""Asking a running engine what it serves, before a campaign depends on it.
+"""EngineRequest a running engine what it serves, before a campaign depends on it.
 
 `check_engine` raises EngineError where no policy engine answers; what an engine serves is a report,
 and a mismatch with what was expected is one sentence in it. Asks cheap routes only: `/health` of a

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import httpx
 import structlog
 
-from infra.policy.engines.dialects.protocol import Dialect, PausedEngine
+from infra.policy.engines.dialects.protocol import EngineDialect, PausedEngine
 from infra.policy.engines.dialects.sglang import SGLangDialect
 from infra.policy.engines.wire import NothingListens, Wire
 from mainspring.errors import EngineError, EngineUnreachable
@@ -86,7 +86,7 @@ async def let_generate(wire: Wire, engine: str, *, before: BaseException | None 
 async def paused_engines(
     urls: Sequence[str],
     *,
-    dialect: Dialect | None = None,
+    dialect: EngineDialect | None = None,
     api_key: str = "",
     timeout_s: float = LOOK_TIMEOUT_S,
 ) -> list[PausedEngine]:
@@ -102,7 +102,7 @@ async def paused_engines(
     return [engine for engine in engines if engine is not None]
 
 
-async def _look(dialect: Dialect, http: httpx.AsyncClient, url: str) -> PausedEngine | None:
+async def _look(dialect: EngineDialect, http: httpx.AsyncClient, url: str) -> PausedEngine | None:
     try:
         return await dialect.paused(http, url)
     except (httpx.HTTPError, ValueError, AttributeError):

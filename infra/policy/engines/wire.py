@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from infra.policy.engines.dialects.protocol import Asking, Dialect, Json, Streaming
+from infra.policy.engines.dialects.protocol import EngineDialect, EngineRequest, Json, Streaming
 from infra.policy.engines.reply_stream import Piece, ReplyStream
 from infra.policy.protocol import MalformedReply
 from mainspring.errors import EngineError, EngineFailing, EngineUnreachable
@@ -50,8 +50,8 @@ class NothingListens(EngineUnreachable):
 
 
 class Wire:
-    def __init__(self, timeout_s: float, api_key: str, dialect: Dialect) -> None:
-        self.dialect: Dialect = dialect
+    def __init__(self, timeout_s: float, api_key: str, dialect: EngineDialect) -> None:
+        self.dialect: EngineDialect = dialect
         self._facts: dict[tuple[str, str], Any] = {}
         """By engine and name."""
         self._http = httpx.AsyncClient(
@@ -101,7 +101,7 @@ class Wire:
             return _read(engine + asked.path, asked, answer)
         return await self._stream(engine, asked, on_piece)
 
-    async def _stream(self, engine: str, asked: Asking, on_piece: OnPiece) -> dict[str, Any]:
+    async def _stream(self, engine: str, asked: EngineRequest, on_piece: OnPiece) -> dict[str, Any]:
         incremental = asked.streaming is Streaming.INCREMENTAL
         stream = ReplyStream(incremental=incremental, read=asked.read)
         where = engine + asked.path
@@ -206,7 +206,7 @@ async def _to_the_end(events: AsyncIterator[str]) -> None:
                 pass
 
 
-def _so_far(stream: ReplyStream, asked: Asking) -> dict[str, Any] | None:
+def _so_far(stream: ReplyStream, asked: EngineRequest) -> dict[str, Any] | None:
     """The reply up to where the connection closed; the last event may have been cut."""
     if not asked.tells_versions:
         return stream.confirmed()
@@ -215,7 +215,7 @@ def _so_far(stream: ReplyStream, asked: Asking) -> dict[str, Any] | None:
     return stream.whole()
 
 
-def _read(where: str, asked: Asking, answer: Json) -> dict[str, Any]:
+def _read(where: str, asked: EngineRequest, answer: Json) -> dict[str, Any]:
     try:
         return asked.read(answer)
     except _MISREAD as error:

@@ -51,7 +51,7 @@ async def always() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class EngineRequest:
     """One request for tokens, as an engine takes it."""
 
     path: str
@@ -82,17 +82,17 @@ class PausedEngine:
         return f"if no weights are being loaded: curl -X POST {self.url}{self.resume_path}"
 
 
-class Dialect(Protocol):
+class EngineDialect(Protocol):
     hold: tuple[str, Json]
     """Path and body by which requests in flight are taken back, and later ones wait."""
     resume: tuple[str, Json]
     """Path and body after which it generates again; nothing happens where it is not held."""
 
     async def info(self, calls: Calls, engine: str) -> Json:
-        """What the engine serves now, at least `weight_version`."""
+        """Facts about what the engine serves now, at least `weight_version`."""
         ...
 
-    async def ask(self, calls: Calls, engine: str, body: Json, *, streams: bool) -> Asking:
+    async def ask(self, calls: Calls, engine: str, body: Json, *, streams: bool) -> EngineRequest:
         """The request `body`, whose reply is wanted in pieces if it `streams`. Raises UnfitEngine,
         UnknownWeights, EngineUnreachable."""
         ...

@@ -10,7 +10,13 @@ from pathlib import Path
 import httpx
 import structlog
 
-from infra.policy.engines.dialects.protocol import Asking, Calls, Json, PausedEngine, Streaming
+from infra.policy.engines.dialects.protocol import (
+    Calls,
+    EngineRequest,
+    Json,
+    PausedEngine,
+    Streaming,
+)
 from infra.policy.engines.dialects.same_label import SameLabel
 from infra.policy.engines.reply_stream import INTERVAL_TOKENS
 from infra.policy.weight_label import WeightLabel
@@ -31,16 +37,16 @@ class SGLangDialect:
     async def info(self, calls: Calls, engine: str) -> Json:
         return await calls.call(engine, "GET", "/model_info")
 
-    async def ask(self, calls: Calls, engine: str, body: Json, *, streams: bool) -> Asking:
+    async def ask(self, calls: Calls, engine: str, body: Json, *, streams: bool) -> EngineRequest:
         streaming, tells = Streaming.NONE, True
         if streams:
             streaming, tells = await self._streaming(calls, engine)
         if streaming is Streaming.NONE:
-            return Asking("/generate", body)
-        asked = Asking("/generate", body | {"stream": True}, streaming)
+            return EngineRequest("/generate", body)
+        asked = EngineRequest("/generate", body | {"stream": True}, streaming)
         return asked if tells else await self._confirmed(calls, engine, asked)
 
-    async def _confirmed(self, calls: Calls, engine: str, asked: Asking) -> Asking:
+    async def _confirmed(self, calls: Calls, engine: str, asked: EngineRequest) -> EngineRequest:
         """SGLang tells the versions of a reply's tokens in its last event alone."""
 
         async def label() -> str:

@@ -24,7 +24,13 @@ from pathlib import Path
 
 import httpx
 
-from infra.policy.engines.dialects.protocol import Asking, Calls, Json, PausedEngine, Streaming
+from infra.policy.engines.dialects.protocol import (
+    Calls,
+    EngineRequest,
+    Json,
+    PausedEngine,
+    Streaming,
+)
 from infra.policy.engines.dialects.same_label import SameLabel
 from infra.policy.engines.dialects.vllm_facts import VllmFacts, ask_facts, keeps_old_output
 from infra.policy.engines.partial import UnknownWeights
@@ -69,12 +75,12 @@ class VllmDialect:
     async def info(self, calls: Calls, engine: str) -> Json:
         return {"weight_version": _version(await self._label(calls, engine))}
 
-    async def ask(self, calls: Calls, engine: str, body: Json, *, streams: bool) -> Asking:
+    async def ask(self, calls: Calls, engine: str, body: Json, *, streams: bool) -> EngineRequest:
         await self._facts(calls, engine)
         label = await self._label_of_a_version(calls, engine)
         request = _Request(label, body["sampling_params"]["max_new_tokens"])
         same = SameLabel(label, lambda: self._label(calls, engine))
-        return Asking(
+        return EngineRequest(
             GENERATE,
             _body(body, streams=streams),
             Streaming.INCREMENTAL if streams else Streaming.NONE,
