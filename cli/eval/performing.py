@@ -52,7 +52,7 @@ def complete(raw: dict[str, Any], name: str | None, what: str | None = None) -> 
             raise UsageError(
                 f"an evaluation needs --{key}", remedy="give it, or a campaign file that has it"
             )
-    if policy.get("api", PolicyApi.SGLANG) == PolicyApi.SGLANG:
+    if policy.get("api", PolicyApi.SGLANG) in (PolicyApi.SGLANG, PolicyApi.VLLM):
         if policy["model"] == BUNDLED:
             raise bundled_is_no_folder("--model")
         # Workers have a working directory of their own.
@@ -60,7 +60,7 @@ def complete(raw: dict[str, Any], name: str | None, what: str | None = None) -> 
         if "/" not in policy["model"] and not model.exists():
             raise UsageError(
                 f"model directory {model}: no such directory",
-                remedy="with --api sglang --model is a directory; for an OpenAI-compatible "
+                remedy="with --api sglang or vllm --model is a directory; for an OpenAI-compatible "
                 "endpoint add --api openai",
             )
         policy["model"] = str(model)

@@ -1,11 +1,10 @@
-"""`mainspring serve`: a policy engine, the CPU one in this process or SGLang in its place."""
+"""`mainspring serve`: a policy engine, the CPU one in this process, or another in its place."""
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +12,11 @@ from cli.options import Home
 from cli.tables import Screen
 from mainspring.artifacts import batch_invariance
 
+if TYPE_CHECKING:
+    from cli.operations.machine.kept_engine import EngineCommand
+
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+EVERYWHERE = ("0.0.0.0", "::")
 
 
 class Engine(StrEnum):
@@ -21,6 +24,8 @@ class Engine(StrEnum):
     """The bundled engine, for small models."""
     SGLANG = "sglang"
     """SGLang, for GPUs."""
+    VLLM = "vllm"
+    """vLLM, for policy.api = "vllm"."""
 
 
 app = typer.Typer()
@@ -28,7 +33,7 @@ app = typer.Typer()
 
 @app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    epilog="With --engine sglang, further options go to SGLang, such as --tp 4. "
+    epilog="With --engine sglang or vllm, further options go to that engine, such as --tp 4. "
     "MAINSPRING_POLICY_API_KEY sets --api-key as well.",
 )
 def serve(
@@ -48,7 +53,7 @@ def serve(
         typer.Option(
             min=1,
             help="Maximum number of requests generated at once. Default: as memory allows, up "
-            "to 64; SGLang chooses its own.",
+            "to 64; SGLang and vLLM choose their own.",
         ),
     ] = None,
     threads: Annotated[
@@ -101,27 +106,37 @@ def serve(
     ] = False,
     home: Home = None,
 ) -> None:
-    """Serve a policy over SGLang's native HTTP API, until interrupted."""
+    """Serve a policy over SGLang's native HTTP API, or vLLM's own, until interrupted."""
+    from cli.operations.machine.kept_engine import EngineCommand
     from mainspring.config.section import BUNDLED, bundled_is_no_folder
     from mainspring.errors import UsageError
+    from mainspring.status import PolicyApi
 
     if (name or address) and not campaign:
         raise UsageError("--name and --address need --campaign", remedy="give the campaign to join")
     console = Screen(stderr=True)
     if str(model) == BUNDLED:
         raise bundled_is_no_folder("--model")
-    if host not in LOOPBACK and not api_key:
+    if engine is Engine.VLLM and host not in LOOPBACK:
+        console.print(
+            f"warning: {host} is reachable from other machines, and no key guards the routes by "
+            "which vLLM gets weights: it belongs into a private network",
+            style="yellow",
+        )
+    elif host not in LOOPBACK and not api_key:
         console.print(
             f"warning: {host} is reachable from other machines and no --api-key is set: anyone "
             "who reaches it can replace the weights",
             style="yellow",
         )
-    if engine is Engine.SGLANG:
+    if engine is not Engine.CPU:
         if reproducible:
             raise typer.BadParameter("--reproducible is an option of the CPU engine")
         from infra.policy.engines.sglang_command import sglang_command
+        from infra.policy.engines.vllm_command import vllm_command
 
-        command = sglang_command(
+        make = sglang_command if engine is Engine.SGLANG else vllm_command
+        command = make(
             model=model,
             host=host,
             port=port,
@@ -133,13 +148,10 @@ def serve(
         )
         if no_restart and not campaign:
             os.execve(command.arguments[0], command.arguments, command.environment)
-        raise typer.Exit(
-            _keep(
-                command.arguments,
-                command.environment,
-                *(host, port, api_key, campaign, name, address, home),
-            )
-        )
+        api = PolicyApi.VLLM if engine is Engine.VLLM else PolicyApi.SGLANG
+        url = _local_url(host, port)
+        kept = EngineCommand(command.arguments, command.environment, url, api_key, api)
+        raise typer.Exit(_keep(kept, host, campaign, name, address, home))
     if context.args:
         raise typer.BadParameter(f"unknown arguments for the CPU engine: {context.args}")
     from infra.log_setup import set_up
@@ -171,9 +183,8 @@ def serve(
             arguments += [] if value is None else [option, str(value)]
         arguments += ["--reproducible"] if reproducible else []
         environment = {**os.environ, "MAINSPRING_POLICY_API_KEY": api_key}
-        raise typer.Exit(
-            _keep(arguments, environment, host, port, api_key, campaign, name, address, home)
-        )
+        kept = EngineCommand(arguments, environment, _local_url(host, port), api_key)
+        raise typer.Exit(_keep(kept, host, campaign, name, address, home))
     # Idle OpenMP threads must not spin: the machine is shared with sandboxes and a trainer.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
@@ -203,12 +214,14 @@ def serve(
     server.serve()
 
 
+def _local_url(host: str, port: int) -> str:
+    """Where this machine reaches what listens at `host`."""
+    return f"http://{'127.0.0.1' if host in EVERYWHERE else host}:{port}"
+
+
 def _keep(
-    arguments: Sequence[str],
-    environment: Mapping[str, str],
+    command: "EngineCommand",
     host: str,
-    port: int,
-    api_key: str,
     campaign: str,
     name: str,
     address: str,
@@ -219,11 +232,9 @@ def _keep(
     import socket
 
     from cli.operations.machine import kept_engine
-    from cli.operations.machine.kept_engine import EngineCommand, KeptEngine
+    from cli.operations.machine.kept_engine import KeptEngine
     from cli.operations.runs.campaign_changes import person
 
-    here = "127.0.0.1" if host in ("0.0.0.0", "::") else host
-    command = EngineCommand(arguments, environment, f"http://{here}:{port}", api_key)
     console = Screen(stderr=True)
 
     def say(text: str) -> None:
@@ -231,13 +242,15 @@ def _keep(
 
     if not campaign:
         return asyncio.run(KeptEngine(command, say).run())
-    reached = socket.gethostname() if here != host else host
+    reached = command.url
+    if host in EVERYWHERE:
+        reached = reached.replace("127.0.0.1", socket.gethostname())
     return asyncio.run(
         kept_engine.run_in_campaign(
             command,
             campaign,
             name or socket.gethostname(),
-            address.rstrip("/") or f"http://{reached}:{port}",
+            address.rstrip("/") or reached,
             person(),
             home,
             say,

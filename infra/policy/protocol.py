@@ -3,7 +3,7 @@
 - `Policy` replies to a request, of an agent or of a program: in tokens (`token_policy`) or in text
   (`text_policy`). A reply and what it continues follow from the request and the stored calls
   alone, so that each attempt asks for the same.
-- `Engines` are what a policy in tokens asks: servers that speak SGLang's native HTTP API.
+- `Engines` are what a policy in tokens asks: servers of SGLang, vLLM, or `mainspring serve`.
 - `Publisher` loads policy versions into engines. Each version has its identity: `weight_label`.
 
 Imported by the activities of replies and publishing, by the gateway, and by the implementations
@@ -46,6 +46,12 @@ class ClosesConnections(EngineError):
 class NotReproducible(EngineError):
     """An engine of a reproducible campaign whose replies depend on which requests run together, or
     whose bits are not those of the campaign's other engines."""
+
+    fault = FaultKind.CONFIG_UNUSABLE
+
+
+class UnfitEngine(EngineError):
+    """An engine of a kind, or started in a way, by which training would go wrong."""
 
     fault = FaultKind.CONFIG_UNUSABLE
 

@@ -26,6 +26,7 @@ from infra.db.training import policies
 from infra.db.training.policies import PolicyRecord
 from infra.policy.engines.balancer import EngineMember
 from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.dialects.choice import dialect_of
 from infra.policy.engines.engine_weights import EngineWeights
 from infra.policy.model.model_files import read_facts
 from infra.policy.model.request_text import RequestText
@@ -283,6 +284,7 @@ def engines_of(
         reproducible=needs_same_bits(config),
         alone=ProcessLease(db, leases.publishing(campaign), wait_s=LOADING_S).held,
         adapters=policy.publish is Publish.ADAPTER and not is_eval,
+        dialect=dialect_of(policy.api, trained_at=None if is_eval else policy.rollout_temperature),
     )
 
 

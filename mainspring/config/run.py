@@ -30,7 +30,6 @@ from mainspring.config.tasks import TasksConfig
 from mainspring.errors import UsageError
 from mainspring.ids import campaign_id
 from mainspring.programs.functions import FUNCTION
-from mainspring.status import PolicyApi
 
 
 def _form_of(given: Any) -> str:
@@ -167,7 +166,7 @@ class RunConfig(NamedConfig):
     def _names_of_model(self) -> tuple[str, ...]:
         """Names under which its price may stand: of a directory also the last part."""
         model = self.policy.model
-        return (model, PurePath(model).name) if self.policy.api is PolicyApi.SGLANG else (model,)
+        return (model, PurePath(model).name) if self.policy.api.gives_tokens else (model,)
 
     @property
     def price(self) -> PriceConfig | None:

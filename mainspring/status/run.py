@@ -124,6 +124,13 @@ class PolicyApi(StrEnum):
     """How the policy is asked."""
 
     SGLANG = "sglang"
-    """SGLang's native API, token by token; the only one that can be trained on."""
+    """SGLang's native API, token by token; also that of `mainspring serve`."""
+    VLLM = "vllm"
+    """vLLM's routes for tokens, its weights loaded from files."""
     OPENAI = "openai"
     """Chat completions in text; for evaluations."""
+
+    @property
+    def gives_tokens(self) -> bool:
+        """Whether replies come as tokens with log-probs, which can be trained on."""
+        return self is not PolicyApi.OPENAI

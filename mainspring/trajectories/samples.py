@@ -86,8 +86,8 @@ def samples_of(
             raise BrokenTrajectory(
                 f"rollout {rollout}, call {call.number}: its reply came as text, without the "
                 "tokens that were sampled: it cannot be trained on",
-                remedy='train on engines of policy.api = "sglang"; endpoints of the OpenAI API are '
-                "for evaluations",
+                remedy='train on engines of policy.api = "sglang" or "vllm"; endpoints of the '
+                "OpenAI API are for evaluations",
             )
     samples: list[Sample] = []
     for path in branches(used):

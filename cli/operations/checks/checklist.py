@@ -239,7 +239,7 @@ async def engine_item(config: CampaignConfig, url: str, settings: Settings) -> I
     if not await local_engines.answering([url]):
         return None
     what, model = f"engine {url}", config.policy.model
-    if config.policy.api is not PolicyApi.SGLANG:
+    if not config.policy.api.gives_tokens:
         return Item(what, State.OK, "answers")
     try:
         served = await check_engine(
@@ -248,6 +248,8 @@ async def engine_item(config: CampaignConfig, url: str, settings: Settings) -> I
             model_dir=None if model == BUNDLED else Path(model),
             max_context=config.policy.max_context,
             adapter_rank=config.adapter_rank,
+            api=config.policy.api,
+            trained_at=config.policy.rollout_temperature,
         )
     except EngineError as error:
         return Item(what, State.MISSING, error.message, error.remedy, True)
@@ -297,6 +299,8 @@ async def _engine_here(
 def _by_hand(config: CampaignConfig, settings: Settings) -> str:
     """The command that starts an engine for the campaign."""
     option = " --reproducible" if config.schedule is Schedule.REPRODUCIBLE else ""
+    if config.policy.api is PolicyApi.VLLM:
+        option = " --engine vllm"
     model = local_engines.served_first(settings, config)
     after = ""
     if config.policy.model == BUNDLED and not model.exists():

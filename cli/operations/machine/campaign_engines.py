@@ -18,6 +18,7 @@ from infra.db.nodes.engines import LOOK_S, LOST_AFTER_S, EngineRecord
 from infra.db.runs import changes
 from infra.db.runs.campaigns import CampaignRecord
 from infra.db.training import policies
+from infra.policy.engines.dialects.choice import dialect_of
 from infra.policy.engines.engine_check import EngineReport, check_engine
 from infra.policy.engines.engine_look import look
 from infra.policy.engines.wire import Wire
@@ -26,14 +27,14 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import url_fault
 from mainspring.config.section import BUNDLED
 from mainspring.errors import EngineError, UsageError, WorkFailed
-from mainspring.status import EngineOrigin, EngineStatus, PolicyApi
+from mainspring.status import EngineOrigin, EngineStatus
 
 POLL_S = 0.5
 
 
 def require_engines(record: CampaignRecord) -> None:
     """Raises UsageError for a campaign that asks no policy engines."""
-    if record.config.policy.api is PolicyApi.OPENAI:
+    if not record.config.policy.api.gives_tokens:
         raise UsageError(
             f"campaign {record.id} asks an endpoint (policy.api = "
             f'"{record.config.policy.api}"), and has no engines',
@@ -52,6 +53,8 @@ async def require_fit(db: Database, record: CampaignRecord, url: str, key: Secre
         max_context=config.policy.max_context,
         adapter_rank=config.adapter_rank if isinstance(config, CampaignConfig) else 0,
         dtype=config.policy.dtype,
+        api=config.policy.api,
+        trained_at=config.policy.temperature if isinstance(config, CampaignConfig) else None,
     )
     remedy = f"start one as campaign {record.id} needs it, and join with that"
     if report.mismatch:
@@ -66,7 +69,7 @@ async def listed(db: Database, record: CampaignRecord, key: SecretStr) -> list[E
     fleet, mine = await engines.claim(db, record.id, urls)
     if not mine:
         return fleet
-    wire = Wire(LOST_AFTER_S, key.get_secret_value())
+    wire = Wire(LOST_AFTER_S, key.get_secret_value(), dialect_of(record.config.policy.api))
     try:
         looks = await asyncio.gather(*(look(wire, member.url) for member in mine))
     finally:

@@ -26,12 +26,14 @@ from infra.db.database import Database
 from infra.db.naming import campaign_named
 from infra.db.nodes import engines
 from infra.db.nodes.engines import LOST_AFTER_S, EngineLook
+from infra.policy.engines.dialects.choice import dialect_of
 from infra.policy.engines.engine_look import look
 from infra.policy.engines.wire import Wire
 from mainspring.config.policy import url_fault
 from mainspring.config.settings import load_settings
 from mainspring.errors import DatabaseError, UsageError, WorkFailed
 from mainspring.ids import CampaignId
+from mainspring.status import PolicyApi
 
 LOOK_S = 1.0
 STANDS_STILL_S = 60.0
@@ -53,6 +55,7 @@ class EngineCommand:
     url: str
     """Address at which this machine reaches it."""
     api_key: str = ""
+    api: PolicyApi = PolicyApi.SGLANG
 
 
 class FleetPlace:
@@ -138,7 +141,7 @@ class KeptEngine:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stopped.set)
-        wire = Wire(STANDS_STILL_S, self._command.api_key)
+        wire = Wire(STANDS_STILL_S, self._command.api_key, dialect_of(self._command.api))
         try:
             return await self._keep(wire, stopped)
         finally:

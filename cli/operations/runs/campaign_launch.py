@@ -67,7 +67,7 @@ from mainspring.protocol.campaign import CampaignState, plan_of
 from mainspring.protocol.names import WORKFLOW_TASK_TIMEOUT, Workflow
 from mainspring.protocol.run import RunState
 from mainspring.protocol.sft import SftState
-from mainspring.status import CampaignStatus, PolicyApi
+from mainspring.status import CampaignStatus
 from workflows import search
 
 CANCEL_TIMEOUT_S = 120.0
@@ -137,11 +137,12 @@ async def _used(db: Database, stored: CampaignRecord) -> list[TaskId]:
 
 
 def _check_tokens(config: CampaignConfig) -> None:
-    if config.policy.api is not PolicyApi.SGLANG:
+    if not config.policy.api.gives_tokens:
         raise UsageError(
             f"campaign {config.name}: policy.api = {config.policy.api.value!r} gives no tokens to "
             "train on",
-            remedy='train with policy.api = "sglang", or measure it with `mainspring eval run`',
+            remedy='train with policy.api = "sglang" or "vllm", or measure it with '
+            "`mainspring eval run`",
         )
 
 

@@ -27,7 +27,6 @@ from mainspring.planning.assumptions import Given
 from mainspring.planning.changes import Change, changes_that_fit
 from mainspring.planning.model_shape import ModelShape, read_shape, shape_of
 from mainspring.planning.plan import MemoryPlan, plan_of
-from mainspring.status import PolicyApi
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -102,7 +101,7 @@ def _shape(config: CampaignConfig) -> tuple[ModelShape, list[str]]:
     model = config.policy.model
     if model == BUNDLED:
         return shape_of(bundled_shape.config(), "the bundled model"), []
-    if config.policy.api is not PolicyApi.SGLANG:
+    if not config.policy.api.gives_tokens:
         raise ModelError(
             f"policy.model = {model!r} is a name at an endpoint; a plan needs the model's sizes",
             remedy="give its directory with --model; config.json suffices",

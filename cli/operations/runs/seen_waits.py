@@ -29,13 +29,13 @@ from infra.db.reading import rollout_search
 from infra.db.runs import campaigns
 from infra.db.runs.campaigns import CampaignRecord
 from infra.db.training import trainers
+from infra.policy.engines.dialects.choice import dialect_of
 from infra.policy.engines.paused import paused_engines
 from mainspring.config.settings import Settings, load_settings
 from mainspring.ids import ROLLOUT_QUEUE, campaign_workflow
 from mainspring.protocol.activities import ASKED_S, RUN_PROGRAM
 from mainspring.protocol.names import NOTICE
 from mainspring.protocol.timeouts import LEASE_SILENT_S
-from mainspring.status import PolicyApi
 from mainspring.words.waits import (
     ENDED,
     GRACE,
@@ -147,10 +147,11 @@ async def _paused(
     if not any(since is not None and at - since > GRACE for since in times):
         return ()
     policy = record.config.policy
-    if policy.api is not PolicyApi.SGLANG:
+    if not policy.api.gives_tokens:
         return ()
     key = settings.policy_api_key.get_secret_value()
-    paused = await paused_engines([each.url for each in fleet], api_key=key)
+    spoken = dialect_of(policy.api)
+    paused = await paused_engines([each.url for each in fleet], dialect=spoken, api_key=key)
     return tuple(
         Wait(
             f"policy engine {engine.url} is paused"

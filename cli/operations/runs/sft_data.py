@@ -24,7 +24,6 @@ from mainspring.config.section import BUNDLED
 from mainspring.config.sft import OverlongSample, SftConfig, SftSource
 from mainspring.errors import ModelError, UsageError
 from mainspring.ids import CampaignId
-from mainspring.status import PolicyApi
 from mainspring.trajectories.imitation import to_imitate
 from mainspring.trajectories.imported import ImportedChat, ImportedTokens
 from mainspring.trajectories.samples import Sample
@@ -171,7 +170,7 @@ class SftSamples:
             f"write its text with `mainspring rollout export {record.id} --format sft`, and give "
             "that file as a source"
         )
-        if policy.api is not PolicyApi.SGLANG:
+        if not policy.api.gives_tokens:
             raise UsageError(
                 f"campaign {record.id}: its replies came as text (policy.api = {policy.api}), "
                 "without the tokens that were sampled",

@@ -21,6 +21,8 @@ from typing import Any, Self
 from infra.db.nodes.engines import EngineLook
 from infra.policy.engines.adapter_loading import AdapterLoading, loaded_at, of_adapter, under
 from infra.policy.engines.balancer import Balancer, EngineMember
+from infra.policy.engines.dialects.protocol import EngineDialect
+from infra.policy.engines.dialects.sglang import SGLangDialect
 from infra.policy.engines.engine_look import look
 from infra.policy.engines.engine_weights import EngineWeights, IsKnown, served_label
 from infra.policy.engines.loading import Loading, WholeModel
@@ -99,13 +101,15 @@ class SGLangClient:
         reproducible: bool = False,
         alone: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
         adapters: bool = False,
+        dialect: EngineDialect | None = None,
     ) -> None:
         """`vocab_size`: of the model, where it is known; `model`: directory of the first version,
         whose weights all later ones must have by name and shape; `is_known`: whether the campaign
         has such weights now, asked for every reply (default: any number is a version of it);
         `reproducible`: engines that are not, or not alike, are refused before they get weights;
         `alone`: entered while weights are loaded, to keep other processes from the same;
-        `adapters`: engines keep `model` and load each version's adapters."""
+        `adapters`: engines keep `model` and load each version's adapters; `dialect`: of the engines
+        (default: SGLang's)."""
         self._any_weights = any_weights
         self._adapters = adapters
         self._vocab_size = vocab_size
@@ -113,7 +117,7 @@ class SGLangClient:
         self._doubtful: set[str] = set()
         """Engines that did not answer: the process that answers next may be another one."""
         self._balancer = Balancer([EngineMember.at(url.rstrip("/")) for url in engines])
-        self._wire = Wire(timeout_s, api_key)
+        self._wire = Wire(timeout_s, api_key, dialect or SGLangDialect())
         self._pulse = Pulse(self._wire.answers, self._is_silent)
         self._loading: Loading = WholeModel()
         if adapters:

@@ -1,4 +1,4 @@
-"""Asking a running engine what it serves, before a campaign depends on it.
+"""EngineRequest a running engine what it serves, before a campaign depends on it.
 
 `check_engine` raises EngineError where no policy engine answers; what an engine serves is a report,
 and a mismatch with what was expected is one sentence in it. Asks cheap routes only: `/health` of a
@@ -12,15 +12,25 @@ from typing import Any
 import httpx
 from pydantic import ValidationError
 
+from infra.policy.engines.dialects.sglang import CPU_ENGINE
+from infra.policy.engines.dialects.vllm import GENERATE, VllmDialect
+from infra.policy.engines.dialects.vllm_facts import (
+    PROCESSED,
+    VllmFacts,
+    ask_facts,
+    keeps_old_output,
+)
+from infra.policy.engines.wire import Wire
 from infra.policy.model.model_files import ModelFacts, read_facts, tokenizer_digest
 from mainspring.artifacts.stamp import MachineStamp
 from mainspring.errors import EngineError, ModelError
+from mainspring.status import PolicyApi
 
 TIMEOUT_S = 10.0
+VLLM_TIMEOUT_S = 60.0
+"""vLLM's first answer about itself takes some 10 s on a busy machine."""
 SGLANG_SPARE_TOKENS = 2
 """SGLang stops a reply this many tokens before its context length."""
-CPU_ENGINE = "mainspring"
-"""Value of `engine` in the answer of the CPU engine; SGLang has no such field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +63,22 @@ async def check_engine(
     max_context: int | None = None,
     adapter_rank: int = 0,
     dtype: str = "",
+    api: PolicyApi = PolicyApi.SGLANG,
+    trained_at: float | None = None,
 ) -> EngineReport:
-    """Ask the engine at `url`; compare it with a model directory, with the longest prompt plus
-    reply that is asked for, with the adapters that it is to load (rank 0: none), and with the
-    precision that is expected of it. Raises EngineError when it does not answer as a policy engine,
-    and ModelError when `model_dir` cannot be read."""
+    """Ask the engine at `url` in the way of `api`; compare it with a model directory, with the
+    longest prompt plus reply that is asked for, with the adapters that it is to load (rank 0:
+    none), with the precision that is expected of it, and with the temperature of replies that are
+    trained on (None: none are). Raises EngineError when it does not answer as a policy engine, and
+    ModelError when `model_dir` cannot be read."""
     url = url.rstrip("/")
     expected = None if model_dir is None else read_facts(model_dir)
+    if api is PolicyApi.VLLM:
+        report = await _ask_vllm(url, api_key)
+        mismatch = _mismatch(report[0], expected, model_dir, max_context)
+        if mismatch is None and trained_at is not None:
+            mismatch = _untrainable(url, report[1], trained_at, model_dir)
+        return replace(report[0], mismatch=mismatch)
     async with httpx.AsyncClient(
         headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
         timeout=TIMEOUT_S,
@@ -101,6 +120,48 @@ async def check_engine(
     if mismatch is None and adapter_rank:
         mismatch = _takes_no_adapter(url, server, adapter_rank)
     return replace(report, mismatch=mismatch)
+
+
+async def _ask_vllm(url: str, api_key: str) -> tuple[EngineReport, VllmFacts]:
+    """One token is generated, as vLLM's /health is fine after its engine broke."""
+    dialect = VllmDialect()
+    wire = Wire(VLLM_TIMEOUT_S, api_key, dialect)
+    try:
+        facts = await ask_facts(wire, url)
+        info = await dialect.info(wire, url)
+        paused = (await wire.call(url, "GET", "/is_paused")).get("is_paused") is True
+        if not paused:
+            await wire.post(url, GENERATE, {"token_ids": [0], "sampling_params": {"max_tokens": 1}})
+    finally:
+        await wire.aclose()
+    try:
+        served = read_facts(Path(facts.model_path))
+    except ModelError:
+        served = None
+    report = EngineReport(
+        url=url,
+        model_path=facts.model_path,
+        model_type=served and served.model_type,
+        architectures=served.architectures if served else (),
+        vocab_size=served and served.vocab_size,
+        context_length=facts.context_length,
+        weight_version=str(info["weight_version"]),
+        paused=paused,
+        reproducible=False,
+        stamp=None,
+        mismatch=None,
+    )
+    return report, facts
+
+
+def _untrainable(
+    url: str, facts: VllmFacts, temperature: float, model_dir: Path | None
+) -> str | None:
+    if reason := facts.raw_logprobs(temperature):
+        return f"policy engine {url}: {reason}: start it with --logprobs-mode {PROCESSED}"
+    if model_dir is not None and facts.keeps_output_layer(model_dir):
+        return f"policy engine {url}: {keeps_old_output(model_dir)}"
+    return None
 
 
 def _mismatch(

@@ -18,7 +18,7 @@ TIMEOUT_S = 4.0
 async def look(wire: Wire, url: str) -> EngineLook:
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            info = await wire.call(url, "GET", "/model_info")
+            info = await wire.dialect.info(wire, url)
             ranks = await _loads(wire, url)
     except TimeoutError:
         return EngineLook(fault=f"no answer within {TIMEOUT_S:g} s")
@@ -40,8 +40,16 @@ async def _loads(wire: Wire, url: str) -> list[dict[str, Any]]:
     try:
         loads = (await wire.call(url, "GET", "/v1/loads")).get("loads")
     except EngineError:
-        return []
+        return await _load_of_vllm(wire, url)
     return [load for load in loads if isinstance(load, dict)] if isinstance(loads, list) else []
+
+
+async def _load_of_vllm(wire: Wire, url: str) -> list[dict[str, Any]]:
+    """Needs its option --enable-server-load-tracking."""
+    try:
+        return [{"num_running_reqs": (await wire.call(url, "GET", "/load")).get("server_load")}]
+    except EngineError:
+        return []
 
 
 def _numbers(ranks: list[dict[str, Any]], name: str) -> list[float]:

@@ -85,7 +85,7 @@ class EngineWeights:
         self._publishing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def info(self, engine: str) -> dict[str, Any]:
-        return await self.wire.call(engine, "GET", "/model_info")
+        return await self.wire.dialect.info(self.wire, engine)
 
     async def reconcile(self, engine: str, weights: Path, label: WeightLabel) -> bool:
         """Make `engine` serve `label` unless it does already; True when weights were loaded.

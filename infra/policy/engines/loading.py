@@ -78,5 +78,4 @@ async def load_from_disk(wire: Wire, engine: str, model: Path, label: WeightLabe
     """Requests in flight continue under the new weights, with their keys computed again. Raises
     StillPaused, EngineError."""
     async with paused(wire, engine):
-        body = {"model_path": str(model.absolute()), "weight_version": str(label)}
-        await wire.post(engine, "/update_weights_from_disk", body)
+        await wire.dialect.load(wire, engine, model, label)

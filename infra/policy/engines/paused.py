@@ -8,11 +8,12 @@ ended is not paused when it is started again. Used by what loads weights, and by
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 import httpx
 import structlog
 
+from infra.policy.engines.dialects.protocol import EngineDialect, PausedEngine
+from infra.policy.engines.dialects.sglang import SGLangDialect
 from infra.policy.engines.wire import NothingListens, Wire
 from mainspring.errors import EngineError, EngineUnreachable
 
@@ -26,7 +27,9 @@ _log = structlog.get_logger(__name__)
 class StillPaused(EngineUnreachable):
     """An engine was paused, and it is not known to generate again."""
 
-    def __init__(self, engine: str, reason: str, before: BaseException | None) -> None:
+    def __init__(
+        self, engine: str, resume_path: str, reason: str, before: BaseException | None
+    ) -> None:
         cause = ""
         if before is not None:
             load_fault = before.message if isinstance(before, EngineError) else repr(before)
@@ -34,7 +37,7 @@ class StillPaused(EngineUnreachable):
         super().__init__(
             f"policy engine {engine} was paused for new weights and does not continue: "
             f"{reason}{cause}",
-            remedy=f"its requests wait: curl -X POST {engine}/continue_generation, or start it "
+            remedy=f"its requests wait: curl -X POST {engine}{resume_path}, or start it "
             "again; it is tried again meanwhile",
         )
         self.engine = engine
@@ -46,7 +49,7 @@ async def paused(wire: Wire, engine: str) -> AsyncIterator[None]:
     StillPaused in the place of whatever failed before."""
     failure: BaseException | None = None
     try:
-        await wire.post(engine, "/pause_generation", {"mode": "retract"})
+        await wire.post(engine, *wire.dialect.hold)
         yield
     except BaseException as error:
         failure = error
@@ -63,7 +66,7 @@ async def let_generate(wire: Wire, engine: str, *, before: BaseException | None 
     for wait_s in WAITS_S:
         await asyncio.sleep(wait_s)
         try:
-            await wire.post(engine, "/continue_generation", {})
+            await wire.post(engine, *wire.dialect.resume)
             return
         except NothingListens as gone:
             last = gone
@@ -77,24 +80,15 @@ async def let_generate(wire: Wire, engine: str, *, before: BaseException | None 
             raise last
         return
     _log.error("an engine stays paused", engine=engine, reason=last.message)
-    raise StillPaused(engine, last.message, before) from before
-
-
-@dataclass(frozen=True, slots=True)
-class PausedEngine:
-    url: str
-    paused_s: float | None
-    """For so long; None where the engine does not tell (SGLang)."""
-    num_waiting: int | None
-    """Requests that wait in it; None where it does not tell."""
-
-    @property
-    def remedy(self) -> str:
-        return f"if no weights are being loaded: curl -X POST {self.url}/continue_generation"
+    raise StillPaused(engine, wire.dialect.resume[0], last.message, before) from before
 
 
 async def paused_engines(
-    urls: Sequence[str], *, api_key: str = "", timeout_s: float = LOOK_TIMEOUT_S
+    urls: Sequence[str],
+    *,
+    dialect: EngineDialect | None = None,
+    api_key: str = "",
+    timeout_s: float = LOOK_TIMEOUT_S,
 ) -> list[PausedEngine]:
     """Those of `urls` that answer that they are paused; engines that do not answer are none of
     them. For commands that show what a run waits for."""
@@ -103,28 +97,13 @@ async def paused_engines(
         timeout=timeout_s,
         trust_env=False,  # engines are inside the cluster: never through a proxy
     ) as http:
-        engines = await asyncio.gather(*(_look(http, url.rstrip("/")) for url in urls))
+        spoken = dialect or SGLangDialect()
+        engines = await asyncio.gather(*(_look(spoken, http, url.rstrip("/")) for url in urls))
     return [engine for engine in engines if engine is not None]
 
 
-async def _look(http: httpx.AsyncClient, url: str) -> PausedEngine | None:
+async def _look(dialect: EngineDialect, http: httpx.AsyncClient, url: str) -> PausedEngine | None:
     try:
-        answer = await http.get(f"{url}/server_info")
-        info = answer.json() if answer.status_code == 200 else None
-        if not isinstance(info, dict):
-            return None
-        internal = info.get("internal_states")
-        state = internal[0] if isinstance(internal, list) and internal else {}
-        is_paused = state.get("paused")
-        if is_paused is None:  # SGLang tells it by this route alone
-            is_paused = (await http.get(f"{url}/ready")).status_code == 503
+        return await dialect.paused(http, url)
     except (httpx.HTTPError, ValueError, AttributeError):
         return None
-    if is_paused is not True:
-        return None
-    age, waiting = state.get("paused_s"), state.get("num_waiting_reqs")
-    return PausedEngine(
-        url,
-        float(age) if isinstance(age, int | float) else None,
-        waiting if isinstance(waiting, int) else None,
-    )

@@ -1,12 +1,13 @@
 """A reply as an engine streams it: what is new in each event, and the whole at its end. Pure.
 
-An event holds either what is new since the one before (the CPU engine, and SGLang with
+An event holds either what is new since the one before (the CPU engine, vLLM, and SGLang with
 --incremental-streaming-output: ids and log-probs; version spans are of the whole reply) or all of
 the reply so far. Of the second kind most events are passed over unread, so that the cost of reading
 is linear in the reply's length; the last one is always read. Imported by `wire`.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +41,8 @@ class ReplyStream:
     in a piece yet."""
 
     incremental: bool
+    read: Callable[[Json], Json] = lambda event: event
+    """Translates an event of the engine."""
     error: object = None
     """The engine's error, sent instead of a piece."""
     has_ended: bool = False
@@ -52,6 +55,8 @@ class ReplyStream:
     """Length of the newest event that was read."""
     _num_given: int = 0
     """Tokens that are in pieces."""
+    _num_confirmed: int = 0
+    """Tokens that are in pieces whose version was confirmed."""
 
     def take(self, data: str) -> Piece | None:
         """One event; None: no piece is due, or it ends the reply. Raises ValueError for what is no
@@ -76,6 +81,24 @@ class ReplyStream:
         meta = self._last["meta_info"] | {"output_token_logprobs": self._entries}
         return self._last | {"output_ids": self._ids, "meta_info": meta}
 
+    def confirm(self, piece: Piece) -> None:
+        """The newest piece is under the version that it tells, as those before it."""
+        self._num_confirmed = piece.start + len(piece.answer["output_ids"])
+
+    def confirmed(self) -> Json | None:
+        """The reply as far as it was confirmed, in the shape of `whole`; None: nothing was."""
+        end = self._num_confirmed
+        if self._last is None or not end:
+            return None
+        meta = self._last["meta_info"]
+        spans = [
+            span | {"end": min(span["end"], end)}
+            for span in meta["weight_versions"]
+            if span["start"] < end
+        ]
+        new = {"output_token_logprobs": self._entries[:end], "weight_versions": spans}
+        return self._last | {"output_ids": self._ids[:end], "meta_info": meta | new}
+
     def _can_wait(self, data: str) -> bool:
         if not self._ids or len(data) < self._num_chars:  # the first, or an error
             return False
@@ -91,6 +114,7 @@ class ReplyStream:
             self.error = event["error"]
             return None
         try:
+            event = self.read(event)
             meta: Json = event["meta_info"]
             ids, entries = event["output_ids"], meta["output_token_logprobs"]
             skipped = 0 if self.incremental else len(self._ids)
@@ -103,7 +127,7 @@ class ReplyStream:
                 return None
             self._num_given = end
             return Piece(start, self._from(start))
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, IndexError) as error:
             raise ValueError(f"an event of another shape: {error!r}") from error
 
     def _from(self, start: int) -> Json:

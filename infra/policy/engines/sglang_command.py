@@ -51,8 +51,8 @@ def sglang_command(
             remedy="on a GPU host: pip install 'mainspring[gpu]'; on a CPU: --engine cpu",
         )
     check_servable(model)
-    _check_port(host, port)
-    if not any(name.partition("=")[0] == "--device" for name in extra) and not _has_gpu():
+    check_port(port, host, "SGLang")
+    if not any(name.partition("=")[0] == "--device" for name in extra) and not has_gpu():
         raise ServiceError(
             f"no GPU is on this machine (none of {', '.join(GPUS)})",
             remedy="use --engine cpu, or add --device with a device that SGLang has",
@@ -85,16 +85,17 @@ def _context(model: Path, num_tokens: int) -> int:
     return min(num_tokens + SGLANG_SPARE_TOKENS, longest)
 
 
-def _check_port(host: str, port: int) -> None:
+def check_port(port: int, host: str, engine: str) -> None:
+    """Raises UsageError, ServiceError."""
     if port == 0:
         raise UsageError(
             "--port 0 (a free one) is for the CPU engine",
-            remedy="give SGLang a port, such as 30000",
+            remedy=f"give {engine} a port, such as 30000",
         )
     listen(host, port).close()
 
 
-def _has_gpu() -> bool:
+def has_gpu() -> bool:
     return any(Path(device).exists() for device in GPUS)
 
 

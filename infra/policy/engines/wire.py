@@ -5,15 +5,14 @@ again (EngineUnreachable, EngineFailing), or not (EngineError). Used by the clie
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import nullcontext, suppress
-from enum import Enum, auto
 from typing import Any
 
 import httpx
-import structlog
 
-from infra.policy.engines.reply_stream import INTERVAL_TOKENS, Piece, ReplyStream
+from infra.policy.engines.dialects.protocol import EngineDialect, EngineRequest, Json, Streaming
+from infra.policy.engines.reply_stream import Piece, ReplyStream
 from infra.policy.protocol import MalformedReply
 from mainspring.errors import EngineError, EngineFailing, EngineUnreachable
 
@@ -23,23 +22,12 @@ END_S = 1.0
 KEEPALIVE_S = 2.0
 """Below the 5 s after which SGLang closes an idle connection: a request must not meet that."""
 _NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout)
+OTHER_KIND = "is it SGLang 0.5.23 or later, or `mainspring serve`, or what policy.api names?"
+_MISREAD = (ValueError, KeyError, TypeError, IndexError)
 _DATA = "data:"
 _DONE = "[DONE]"
-MIN_STREAM_INTERVAL = 8
-"""Tokens from one event to the next below which a stream costs more than it saves: each event of
-SGLang repeats the whole reply, and its default is an event for every token."""
 OnPiece = Callable[[str, Piece], None]
 """Takes what is new in a stream, and the engine that it is from."""
-_log = structlog.get_logger(__name__)
-
-
-class _Streaming(Enum):
-    NONE = auto()
-    """Replies come whole."""
-    CUMULATIVE = auto()
-    """Each event repeats the reply so far."""
-    INCREMENTAL = auto()
-    """Each event holds what is new."""
 
 
 class Closed(EngineUnreachable):
@@ -66,9 +54,10 @@ class NothingListens(EngineUnreachable):
 
 
 class Wire:
-    def __init__(self, timeout_s: float, api_key: str) -> None:
-        self._streams: dict[str, _Streaming] = {}
-        """How replies of an engine are taken."""
+    def __init__(self, timeout_s: float, api_key: str, dialect: EngineDialect) -> None:
+        self.dialect: EngineDialect = dialect
+        self._facts: dict[tuple[str, str], Any] = {}
+        """By engine and name."""
         self._http = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
             timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
@@ -85,7 +74,14 @@ class Wire:
 
     def forget(self, engine: str) -> None:
         """It did not answer: another process may be there the next time."""
-        self._streams.pop(engine, None)
+        for key in [key for key in self._facts if key[0] == engine]:
+            del self._facts[key]
+
+    async def fact(self, engine: str, name: str, ask: Callable[[], Awaitable[Any]]) -> Any:
+        """See Calls."""
+        if (engine, name) not in self._facts:
+            self._facts[engine, name] = await ask()
+        return self._facts[engine, name]
 
     async def answers(self, engine: str) -> bool:
         """For the pulse: any answer proves that the engine runs, an error as well."""
@@ -101,74 +97,63 @@ class Wire:
     async def reply(
         self,
         engine: str,
-        body: dict[str, Any],
+        body: Json,
         on_piece: OnPiece | None,
         limit: asyncio.Timeout | None = None,
     ) -> dict[str, Any]:
-        """`limit`: after which it is GivenUp."""
-        kind = _Streaming.NONE if on_piece is None else await self._streaming(engine)
-        stream = ReplyStream(incremental=kind is _Streaming.INCREMENTAL)
+        """The answer to `body`, in the common language, as the engine was spoken to in its own.
+        `limit`: after which it is GivenUp."""
+        try:
+            asked = await self.dialect.ask(self, engine, body, streams=on_piece is not None)
+        except Closed as error:  # under another question than the one that is counted
+            raise EngineUnreachable(error.message) from error
+        incremental = asked.streaming is Streaming.INCREMENTAL
+        stream = ReplyStream(incremental=incremental, read=asked.read)
+        where = engine + asked.path
         try:
             async with limit or nullcontext():
-                if on_piece is None or kind is _Streaming.NONE:
-                    return await self.post(engine, "/generate", body)
-                return await self._streamed(engine, body, on_piece, stream)
+                if on_piece is None or asked.streaming is Streaming.NONE:
+                    return _read(where, asked, await self.post(engine, asked.path, asked.body))
+                return await self._stream(engine, asked, on_piece, stream)
         except TimeoutError:
             if limit is None or not limit.expired():
                 raise
-            where = f"{engine}/generate"
-            raise GivenUp(f"{where}: the engine stands still", _so_far(stream)) from None
+            so_far = _so_far(stream, asked)
+            raise GivenUp(f"{where}: the engine stands still", so_far) from None
 
-    async def _streamed(
-        self, engine: str, body: dict[str, Any], on_piece: OnPiece, stream: ReplyStream
+    async def _stream(
+        self, engine: str, asked: EngineRequest, on_piece: OnPiece, stream: ReplyStream
     ) -> dict[str, Any]:
-        where = f"{engine}/generate"
+        where = engine + asked.path
         try:
-            async with self._http.stream("POST", where, json=body | {"stream": True}) as response:
+            async with self._http.stream("POST", where, json=asked.body) as response:
                 if response.status_code != 200:
                     await response.aread()
-                    return _content(engine, "/generate", response)
+                    return _read(where, asked, _content(engine, asked.path, response))
                 events = _events(response)
                 async for data in events:
                     piece = stream.take(data)
                     if stream.error is not None:
                         raise EngineFailing(f"{where}: {stream.error}")
-                    if piece is not None:
+                    if piece is not None and await asked.stands():
+                        stream.confirm(piece)
                         on_piece(engine, piece)
                     if stream.has_ended:
                         await _to_the_end(events)
                 stream.close()
         except httpx.TransportError as error:
-            so_far = _so_far(stream)
+            so_far = _so_far(stream, asked)
             if not stream.has_ended:
                 raise _lost(where, error, so_far) from error
-        except ValueError as error:
+        except _MISREAD as error:
             raise MalformedReply(
                 f"policy engine {where} did not stream pieces of a reply: {error}",
-                remedy="is it SGLang 0.5.23 or later, or `mainspring serve`?",
+                remedy=OTHER_KIND,
             ) from error
         answer = stream.whole()
         if answer is None or not stream.has_ended:
-            raise Closed(f"{where}: the stream ended before the reply did", answer)
+            raise Closed(f"{where}: the stream ended before the reply did", _so_far(stream, asked))
         return answer
-
-    async def _streaming(self, engine: str) -> "_Streaming":
-        """Asked once; again after it did not answer, as another process may be there."""
-        if engine not in self._streams:
-            try:
-                info = await self.call(engine, "GET", "/server_info")
-            except (EngineUnreachable, EngineFailing):
-                return _Streaming.NONE  # for now: what became of the reply itself is what counts
-            except EngineError:
-                info = {}
-            self._streams[engine] = _streaming_of(info)
-            if self._streams[engine] is _Streaming.NONE:
-                _log.info(
-                    "replies are not stored in pieces: the engine streams too often or not at all",
-                    engine=engine,
-                    remedy=f"start SGLang with --stream-interval {INTERVAL_TOKENS}",
-                )
-        return self._streams[engine]
 
     async def call(
         self, engine: str, method: str, path: str, body: dict[str, Any] | None = None
@@ -220,7 +205,7 @@ def _content(engine: str, path: str, response: httpx.Response) -> dict[str, Any]
     if not isinstance(answer, dict):
         raise MalformedReply(
             f"policy engine {engine}{path} did not answer with JSON: {response.text[:200]!r}",
-            remedy="is it SGLang 0.5.23 or later, or `mainspring serve`?",
+            remedy=OTHER_KIND,
         )
     return answer
 
@@ -241,17 +226,19 @@ async def _to_the_end(events: AsyncIterator[str]) -> None:
                 pass
 
 
-def _so_far(stream: ReplyStream) -> dict[str, Any] | None:
+def _so_far(stream: ReplyStream, asked: EngineRequest) -> dict[str, Any] | None:
     """The reply up to where the connection closed; the last event may have been cut."""
+    if not asked.tells_versions:
+        return stream.confirmed()
     with suppress(ValueError):
         stream.close()
     return stream.whole()
 
 
-def _streaming_of(server_info: dict[str, Any]) -> "_Streaming":
-    interval = server_info.get("stream_interval")
-    if server_info.get("incremental_streaming_output") is True:
-        return _Streaming.INCREMENTAL
-    if isinstance(interval, int) and interval >= MIN_STREAM_INTERVAL:
-        return _Streaming.CUMULATIVE
-    return _Streaming.NONE
+def _read(where: str, asked: EngineRequest, answer: Json) -> dict[str, Any]:
+    try:
+        return asked.read(answer)
+    except _MISREAD as error:
+        raise MalformedReply(
+            f"policy engine {where} sent an answer of another shape: {error!r}", remedy=OTHER_KIND
+        ) from error

@@ -13,6 +13,7 @@ import numpy
 from mainspring.errors import ModelError
 from mainspring.model_folder.weights import Weight, read_weights
 
+OUTPUT = "lm_head.weight"
 OF_ANOTHER_MODEL = "is the directory of this campaign's model? Then export it again"
 
 
@@ -38,6 +39,11 @@ def check_same_weights(directory: Path, expected: Path, *, more_allowed: bool = 
             "weight",
             remedy=OF_ANOTHER_MODEL,
         )
+
+
+def has_output_layer(directory: Path) -> bool:
+    """Whether it has an output layer of its own; else that is the embeddings. Raises ModelError."""
+    return OUTPUT in read_weights(directory)
 
 
 def weights_digest(directory: Path) -> str | None:

@@ -47,6 +47,7 @@ def save_tiny_model(
     seed: int = 0,
     max_length: int = 2048,
     vocab_size: int | None = None,
+    tied: bool = True,
     **sizes: int,
 ) -> Path:
     """Weights large enough that the tokens of two seeds differ and logits are not flat. `sizes`:
@@ -60,7 +61,7 @@ def save_tiny_model(
         vocab_size=vocab_size or len(tokenizer),
         max_position_embeddings=max_length,
         initializer_range=0.3,
-        tie_word_embeddings=True,
+        tie_word_embeddings=tied,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,

@@ -1,0 +1,1 @@
+"""Ways in which kinds of engines are spoken to, one file each."""

@@ -1,0 +1,1 @@
+"""Empty: SGLang does without the number formats of its kernels where they cannot be imported."""
