@@ -39,10 +39,18 @@ class TrainerJob:
     """Epoch of the lease; a newer one has taken over."""
     changes: tuple[FieldChange, ...] = ()
     """Made since then."""
+    last_step: int | None = None
+    """The last step of a campaign that trains another one's batches again; None: it is none."""
+    rescores: bool = False
+    """Rewards of its batches are computed from what is stored, as it has another reward."""
 
     def at(self, step: int) -> CampaignConfig:
         """The configuration for a step, which counts from 1."""
         return at_step(self.config, self.changes, step)
+
+    def is_last(self, step: int) -> bool:
+        """Whether no step follows."""
+        return step == (self.last_step or self.at(step).trainer.num_steps)
 
     @property
     def campaign(self) -> CampaignId:

@@ -120,6 +120,10 @@ class Scene:
     at: datetime
     is_running: bool
     """Its workflow runs."""
+    workflow_queue: str = ROLLOUT_QUEUE
+    """Queue of the workers that run its workflows."""
+    retrained_from: str | None = None
+    """The campaign whose batches it trains again; None: it trains its own, or none."""
     engines: tuple[str, ...] = ()
     pending: tuple[Pending, ...] = ()
     """Activities of its workflow, and of its oldest groups and rollouts."""
@@ -180,7 +184,7 @@ def waits(scene: Scene) -> list[Wait]:
     if scene.status in ENDED:
         return []
     if not scene.is_running:
-        again = f"`mainspring {RESUMED_BY[scene.kind]} --name {scene.campaign}`"
+        again = f"`{resumed_by(scene.kind, scene.campaign, scene.retrained_from)}`"
         return [Wait("its workflow is not running", f"run {again} to start or resume it")]
     unmerged = [
         *(wait for stuck in scene.stuck for wait in _of_stuck(scene, stuck)),
@@ -191,7 +195,7 @@ def waits(scene: Scene) -> list[Wait]:
     if scene.num_offered and scene.at - (scene.offered_since or scene.at) > GRACE:
         unmerged.append(_of_offered(scene))
     if scene.is_being_cancelled:
-        again = f"`mainspring {RESUMED_BY[scene.kind]} --name {scene.campaign}`"
+        again = f"`{resumed_by(scene.kind, scene.campaign, scene.retrained_from)}`"
         what = "being cancelled: it ends when its rollouts have ended"
         unmerged.append(Wait(what, f"{again} starts it again then", rank=-1))
     elif scene.status is CampaignStatus.PAUSED:
@@ -199,6 +203,13 @@ def waits(scene: Scene) -> list[Wait]:
         resume = f"run `mainspring campaign resume {scene.campaign}`"
         unmerged.append(Wait("paused by a person", resume, rank=-1))
     return sorted(_merged(unmerged), key=lambda wait: (wait.rank, wait.since or scene.at))
+
+
+def resumed_by(kind: CampaignKind, name: str, retrained_from: str | None = None) -> str:
+    """Command that resumes a stored run."""
+    if retrained_from is not None:
+        return f"mainspring campaign retrain {retrained_from} --as {name}"
+    return f"mainspring {RESUMED_BY[kind]} --name {name}"
 
 
 def doing(scene: Scene) -> list[str]:
@@ -229,13 +240,13 @@ def _of_stuck(scene: Scene, stuck: Stuck) -> Iterator[Wait]:
     if stuck.attempt > 2:
         yield Wait(
             f"workflow {stuck.of} fails in its own code (attempt {stuck.attempt})",
-            "see the rollout worker's log; a fixed worker resumes it",
+            "see its worker's log; a fixed worker resumes it",
             stuck.since,
-            ROLLOUT_QUEUE,
+            scene.workflow_queue,
             of=(stuck.of,),
         )
     elif not stuck.is_started and scene.at - stuck.since > GRACE:
-        yield _no_poller(scene, ROLLOUT_QUEUE, stuck.since, stuck.of)
+        yield _no_poller(scene, scene.workflow_queue, stuck.since, stuck.of)
 
 
 def _of_pending(scene: Scene, pending: Pending) -> Iterator[Wait]:

@@ -77,9 +77,9 @@ async def fork(
         if await campaigns.find(db, new) is not None:
             raise forks.taken(new)
         uid = str(uuid.uuid4())
-        await asyncio.to_thread(_copy, home, record, config, uid, versions)
+        await asyncio.to_thread(copy_versions, home, record, config, uid, versions)
         begins = Parent(record.id, newest, await forks.first_index(db, record.id, newest))
-        own = [_own(home, new, each, is_last=each is versions[-1]) for each in versions]
+        own = own_versions(home, new, versions)
         await forks.add(db, config, uid, record, begins, own, changes)
     return ForkedCampaign(new, record.id, newest, last.trainer.num_steps - newest)
 
@@ -145,13 +145,15 @@ def _plays_older(record: CampaignRecord) -> bool:
     return config.repeats and config.trainer.max_staleness > 0
 
 
-def _copy(
+def copy_versions(
     home: Path,
     record: CampaignRecord,
     config: CampaignConfig,
     uid: str,
     versions: Sequence[PolicyRecord],
 ) -> None:
+    """Make the files of these versions those of the new campaign `config`. Raises
+    CheckpointUnusable, and then nothing is left."""
     new = CampaignId(config.name)
     folder = layout.policies(home, new)
     if folder.exists():  # left by an attempt that stored nothing
@@ -169,11 +171,14 @@ def _copy(
         raise
 
 
-def _own(home: Path, new: CampaignId, policy: PolicyRecord, *, is_last: bool) -> ForkedVersion:
-    directory = layout.policy(home, new, policy.version)
-    is_whole = is_last or policy.version == 0
-    return ForkedVersion(
-        policy.version,
-        str(directory / HF_DIRECTORY),
-        str(directory) if is_whole and policy.checkpoint is not None else None,
-    )
+def own_versions(
+    home: Path, new: CampaignId, versions: Sequence[PolicyRecord]
+) -> list[ForkedVersion]:
+    """Rows of the new campaign for these versions: the last one is that which it begins with."""
+    own: list[ForkedVersion] = []
+    for policy in versions:
+        directory = layout.policy(home, new, policy.version)
+        is_whole = policy is versions[-1] or policy.version == 0
+        checkpoint = str(directory) if is_whole and policy.checkpoint is not None else None
+        own.append(ForkedVersion(policy.version, str(directory / HF_DIRECTORY), checkpoint))
+    return own
