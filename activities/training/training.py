@@ -14,6 +14,7 @@ import asyncio
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -137,6 +138,8 @@ class TrainingActivities:
             save = partial(self._backend.save, weights_only=not is_whole)
             await self.held.run(save, job, directory, ask.step, batch.digest)
             clock = await step_clock(self._db, ask.campaign, ask.step)
+            if job.last_step is not None:
+                clock = replace(clock, engine_idle_s=None, engine_request_s=None)
             metrics = measured.figures | batch.figures | clock.figures(measured.num_tokens)
             metrics |= {"seconds": time.monotonic() - started}
             await steps.commit_step(

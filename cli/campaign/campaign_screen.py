@@ -198,22 +198,25 @@ def _steps(data: Any, num_steps: int, *, retrained: bool = False) -> Any:
     from cli.tables import Table
 
     names = ("step", "reward", "resolved", "mixed groups", "entropy", "grad norm", "time")
-    names += tuple(OFF_POLICY) if retrained else ()
+    if retrained:
+        names = ("step", "reward", *OFF_POLICY, "entropy", "grad norm", "time")
     steps = data.steps[-NUM_STEPS:]
     caption = f"the last {len(steps)} of {len(data.steps)} steps; {num_steps} are planned"
     table = Table(*names, box=None, pad_edge=False, caption=caption, caption_justify="left")
     for column in table.columns:
         column.justify = "right"
     for step in steps:
+        mixed = "-" if step.mixed_groups is None else str(step.mixed_groups)
+        of_batch = [percent(step.solve_rate), mixed]
+        if retrained:
+            of_batch = [far(step.metrics.get(name)) for name in OFF_POLICY.values()]
         table.add_row(
             str(step.step),
             number(step.reward_mean),
-            percent(step.solve_rate),
-            "-" if step.mixed_groups is None else str(step.mixed_groups),
+            *of_batch,
             number(step.entropy),
             number(step.grad_norm),
             duration(step.train_s),
-            *([far(step.metrics.get(name)) for name in OFF_POLICY.values()] if retrained else ()),
         )
     return table
 

@@ -169,18 +169,19 @@ class StepClock:
     """From the commit of the version it began with until its batch was planned."""
     since_before_s: float
     """From the same commit until now."""
-    engine_idle_s: float
-    """Part of that time in which no engine had a request of the campaign."""
-    engine_request_s: float
-    """The requests' times at engines in that time, added up."""
+    engine_idle_s: float | None
+    """Part of that time in which no engine had a request of the campaign; None: it asks none."""
+    engine_request_s: float | None
+    """The requests' times at engines in that time, added up; None likewise."""
 
     def figures(self, num_tokens: int) -> dict[str, float | None]:
         """`num_tokens`: action tokens the step's loss was taken over."""
-        since_s = self.since_before_s
+        since_s, request_s = self.since_before_s, self.engine_request_s
+        mean = None if request_s is None or since_s <= 0 else request_s / since_s
         return {
             "trainer_idle_s": self.trainer_idle_s,
             "engine_idle_s": self.engine_idle_s,
-            "engine_requests_mean": self.engine_request_s / since_s if since_s > 0 else None,
+            "engine_requests_mean": mean,
             "goodput": num_tokens / since_s if since_s > 0 else None,
         }
 

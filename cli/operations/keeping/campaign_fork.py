@@ -32,6 +32,8 @@ from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.files.changes import ALWAYS, FieldChange, counts_of, latest
 from mainspring.config.files.forks import forked, inherited
+from mainspring.config.files.layers import keys_of
+from mainspring.config.files.retrains import GAP_MODE
 from mainspring.config.section import Counts
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, campaign_id
@@ -60,6 +62,8 @@ async def fork(
     new = campaign_id(name)
     if await campaigns.find(db, new) is not None:
         raise forks.taken(new)
+    if (source := record.retrained_from) is not None:
+        values = [*_of_retrained(record, await campaigns.get(db, source)), *values]
     versions = await _versions(db, record, version)
     newest = versions[-1].version
     at_fork = training(record.at(newest + 1))
@@ -82,6 +86,25 @@ async def fork(
         own = own_versions(home, new, versions)
         await forks.add(db, config, uid, record, begins, own, changes)
     return ForkedCampaign(new, record.id, newest, last.trainer.num_steps - newest)
+
+
+def _of_retrained(record: CampaignRecord, source: CampaignRecord) -> Values:
+    """Values of a fork that plays under weights of its own: the log-prob gap is enforced again
+    where it was. Raises UsageError where new groups would not have the places of the next steps."""
+    begins = record.parent
+    assert begins is not None and begins.order is not None, f"{record.id} retrains nothing"
+    first = begins.version + 1
+    if training(record.config).repeats and begins.order != tuple(
+        range(first, first + len(begins.order))
+    ):
+        raise UsageError(
+            f"campaign {record.id} is reproducible and trains its batches in another order: a fork "
+            "would not have the places of its next groups",
+            remedy=f"fork {source.id}, or retrain it without --order",
+        )
+    if any(f"{GAP_MODE}.".startswith(f"{field}.") for field in begins.given):
+        return []
+    return [(keys_of(GAP_MODE), training(source.as_stored).trainer.gap.mode.value)]
 
 
 async def _changes(
