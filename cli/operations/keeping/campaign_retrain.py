@@ -35,6 +35,11 @@ from mainspring.config.section import MANY
 from mainspring.errors import UsageError
 from mainspring.ids import campaign_id
 from mainspring.status import PolicyApi, StepStatus
+from mainspring.training.training_faults import CheckpointUnusable
+
+_FILES = (
+    "run the command where the campaign's files are, or restore them from an archive or a backup"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +58,8 @@ class Asked:
 
 
 async def make(db: Database, home: Path, of: str, name: str, asked: Asked) -> CampaignRecord:
-    """The stored campaign `name`, made unless it is there already. Raises UsageError, ConfigError
-    and CheckpointUnusable, and then nothing is left."""
+    """The stored campaign `name`, made unless it is there already. Raises UsageError and
+    ConfigError, and then nothing is left."""
     record = await campaign_named(db, of)
     new = campaign_id(name)
     if (stored := await campaigns.find(db, new)) is not None:
@@ -71,7 +76,12 @@ async def make(db: Database, home: Path, of: str, name: str, asked: Asked) -> Ca
         if (stored := await campaigns.find(db, new)) is not None:
             return _resumed(stored, record, asked)
         uid = str(uuid.uuid4())
-        await asyncio.to_thread(copy_versions, home, record, config, uid, versions)
+        try:
+            await asyncio.to_thread(copy_versions, home, record, config, uid, versions)
+        except CheckpointUnusable as error:
+            raise UsageError(
+                f"its first weights cannot be used: {error.message}", remedy=_FILES
+            ) from error
         index = await forks.first_index(db, record.id, begins)
         source = Parent(record.id, begins, index, order, asked.given)
         own = own_versions(home, new, versions)
@@ -182,8 +192,7 @@ async def _first_versions(db: Database, record: CampaignRecord, begins: int) -> 
             raise UsageError(
                 f"campaign {record.id} has no checkpoint of version {version} on this machine"
                 f"{place}: its first weights are not there",
-                remedy="run the command where the campaign's files are, or restore them from an "
-                "archive or a backup",
+                remedy=_FILES,
             )
     return [stored[version] for version in dict.fromkeys([0, begins])]
 
