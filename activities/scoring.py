@@ -69,7 +69,7 @@ async def score_rollout(
 async def score_stored(
     db: Database, cache: FactCache, ended: RolloutRecord, reward: RewardConfig
 ) -> Scored:
-    """What another reward gives a rollout that has ended; its judges' scores are those that are
+    """Score a rollout that has ended by another reward; its judges' scores are those that are
     stored. Raises RewardBroken."""
     did = await played(db, ended.id, ended.epoch)
     assert did is not None and ended.stop_reason is not None, f"{ended.id} has not ended"

@@ -39,7 +39,7 @@ def retrain(
     """
     import asyncio
 
-    from cli.operations.keeping.campaign_retrain import Asked, parse_order
+    from cli.operations.keeping.campaign_retrain import RetrainOptions, parse_order
     from cli.operations.keeping.retrain_run import retrain as run
     from cli.tables import Screen
     from mainspring.config.files.layers import assignments
@@ -50,7 +50,7 @@ def retrain(
             "--steps and --order both choose the batches", remedy="give one of the two"
         )
     steps = None if order is None else parse_order(order)
-    asked = Asked(tuple(assignments(given or [])), num_steps, steps)
+    asked = RetrainOptions(tuple(assignments(given or [])), num_steps, steps)
     console = Screen(stderr=True)
 
     def say(text: str) -> None:

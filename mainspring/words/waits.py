@@ -5,7 +5,7 @@ equal waits of many rollouts are one, with their number. What was seen comes fro
 read by the live display and `mainspring campaign show`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -17,6 +17,7 @@ from mainspring.status import CampaignKind, CampaignStatus, FaultKind, NodeRefus
 from mainspring.words.causes import shortened
 from mainspring.words.figures import duration
 from mainspring.words.plain_text import plain
+from mainspring.words.resuming import resumed_by
 
 ENDED = (CampaignStatus.FINISHED, CampaignStatus.CANCELLED, CampaignStatus.FAILED)
 GRACE = timedelta(seconds=15)
@@ -35,14 +36,6 @@ _OF_ENGINES = {
 _CROWDED = (FaultKind.NODE_FULL, FaultKind.CAMPAIGN_FULL, FaultKind.ENGINE_BUSY)
 """Something answers that it has no room now: it moves as soon as there is some."""
 
-RESUMED_BY: Mapping[CampaignKind, str] = {
-    CampaignKind.TRAIN: "campaign start",
-    CampaignKind.EVAL: "eval run",
-    CampaignKind.VERIFY: "tasks verify",
-    CampaignKind.REGRADE: "eval regrade",
-    CampaignKind.SFT: "sft",
-}
-"""Commands that resume a stored run, given its --name."""
 REPLIES = (GENERATE.name, ANSWER_CALL.name)
 """Activities of one reply."""
 
@@ -203,13 +196,6 @@ def waits(scene: Scene) -> list[Wait]:
         resume = f"run `mainspring campaign resume {scene.campaign}`"
         unmerged.append(Wait("paused by a person", resume, rank=-1))
     return sorted(_merged(unmerged), key=lambda wait: (wait.rank, wait.since or scene.at))
-
-
-def resumed_by(kind: CampaignKind, name: str, retrained_from: str | None = None) -> str:
-    """Command that resumes a stored run."""
-    if retrained_from is not None:
-        return f"mainspring campaign retrain {retrained_from} --as {name}"
-    return f"mainspring {RESUMED_BY[kind]} --name {name}"
 
 
 def doing(scene: Scene) -> list[str]:

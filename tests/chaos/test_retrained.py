@@ -96,7 +96,13 @@ async def played(
 
 async def digest(db: Database, name: str, version: int = NUM_STEPS) -> str:
     policy = await policies.get_policy(db, CampaignId(name), version)
-    return str(weights_digest(Path(policy.path)))
+    return digest_at(Path(policy.path))
+
+
+def digest_at(model: Path) -> str:
+    found = weights_digest(model)
+    assert found is not None, f"{model} holds no weights"
+    return found
 
 
 @pytest.mark.chaos
@@ -172,7 +178,7 @@ def _fresh_trainer(
             backend.save(job, layout.policy(home, job.campaign, step), step, batch.digest)
     finally:
         backend.ranks.shutdown()
-    return str(weights_digest(layout.policy(home, job.campaign, NUM_STEPS) / HF_DIRECTORY))
+    return digest_at(layout.policy(home, job.campaign, NUM_STEPS) / HF_DIRECTORY)
 
 
 async def _is_told(stack: StackInfo, of: str, name: str) -> None:

@@ -43,8 +43,8 @@ _FILES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a command asks for."""
+class RetrainOptions:
+    """Options of the command."""
 
     values: Values = field(default_factory=tuple)
     num_steps: int | None = None
@@ -57,7 +57,9 @@ class Asked:
         return {name_of(keys): value for keys, value in self.values}
 
 
-async def make(db: Database, home: Path, of: str, name: str, asked: Asked) -> CampaignRecord:
+async def make(
+    db: Database, home: Path, of: str, name: str, asked: RetrainOptions
+) -> CampaignRecord:
     """The stored campaign `name`, made unless it is there already. Raises UsageError and
     ConfigError, and then nothing is left."""
     record = await campaign_named(db, of)
@@ -108,7 +110,9 @@ def _trained(record: CampaignRecord) -> CampaignConfig:
     return parent
 
 
-def _resumed(stored: CampaignRecord, record: CampaignRecord, asked: Asked) -> CampaignRecord:
+def _resumed(
+    stored: CampaignRecord, record: CampaignRecord, asked: RetrainOptions
+) -> CampaignRecord:
     """The stored retrain, if it is the one that is asked for: what is not given now is as it was
     then. Raises UsageError."""
     source = stored.parent
@@ -139,7 +143,7 @@ def _resumed(stored: CampaignRecord, record: CampaignRecord, asked: Asked) -> Ca
     return stored
 
 
-async def _order(db: Database, record: CampaignRecord, asked: Asked) -> tuple[int, ...]:
+async def _order(db: Database, record: CampaignRecord, asked: RetrainOptions) -> tuple[int, ...]:
     """The stored steps to train. Raises UsageError for those that are not there."""
     done = [each.step for each in await steps.list_steps(db, record.id) if _is_done(each)]
     if not done:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cli.operations.keeping import campaign_retrain
-from cli.operations.keeping.campaign_retrain import Asked
+from cli.operations.keeping.campaign_retrain import RetrainOptions
 from cli.operations.machine.cancelled_by import resumed_by
 from cli.operations.machine.fleet import ONE_THREAD, Member
 from cli.operations.machine.supervisor import Supervisor
@@ -56,7 +56,7 @@ async def retrain(
     home: Path | None,
     of: str,
     name: str,
-    asked: Asked,
+    asked: RetrainOptions,
     say: Callable[[str], None],
     *,
     for_a_program: bool,

@@ -20,7 +20,7 @@ from mainspring.config.any_run import AnyRun
 from mainspring.config.settings import configured_settings
 from mainspring.errors import ConfigError, UsageError
 from mainspring.status import CampaignKind
-from mainspring.words.waits import RESUMED_BY, resumed_by
+from mainspring.words.resuming import RESUMED_BY, resumed_by
 
 RunT = TypeVar("RunT", bound=AnyRun)
 
