@@ -94,7 +94,10 @@ async def collect(
         main_split=main_split,
         steps=steps,
         lengths=lengths,
-        compositions=compositions,
+        # Of another reward the store has no parts: they are computed for the trainer alone.
+        compositions=tuple(replace(each, parts={}) for each in compositions)
+        if record.rescores
+        else compositions,
         timings=spent,
         stop_reasons=ended.stop_reasons,
         verdicts=ended.verdicts,
