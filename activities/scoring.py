@@ -14,10 +14,11 @@ from infra.db.cache import FactCache, RolloutFacts
 from infra.db.database import Database
 from infra.db.rollouts import judgements
 from infra.db.rollouts.outcomes import Played, played, step_rewards
+from infra.db.rollouts.rollouts import RolloutRecord
 from mainspring.agents.program import asked_by
 from mainspring.agents.protocol import Agent, Command, FormatError
 from mainspring.config.agents.judges import JudgeScope, QuestionScope
-from mainspring.config.reward import STEPS
+from mainspring.config.reward import STEPS, RewardConfig
 from mainspring.config.run import RunConfig
 from mainspring.ids import RolloutId
 from mainspring.integrity.suspicion import after_grading, suspicions
@@ -50,6 +51,60 @@ async def score_rollout(
         return scored or Scored(None), (), num_turns
     num_turns = max(num_turns, did.num_calls)
     facts = await cache.rollout(rollout)
+    outcome, commands = await _outcome(
+        db,
+        facts,
+        did,
+        rollout,
+        epoch,
+        stop_reason=stop_reason,
+        verdict=verdict,
+        num_turns=num_turns,
+    )
+    if scored is None:
+        scored = await _score(db, facts, outcome, epoch, run)
+    return scored, await _suspicions(facts.task, did, commands, verdict), num_turns
+
+
+async def score_stored(
+    db: Database, cache: FactCache, ended: RolloutRecord, reward: RewardConfig
+) -> Scored:
+    """Score a rollout that has ended by another reward; its judges' scores are those that are
+    stored. Raises RewardBroken."""
+    did = await played(db, ended.id, ended.epoch)
+    assert did is not None and ended.stop_reason is not None, f"{ended.id} has not ended"
+    facts = await cache.rollout(ended.id)
+    run = facts.config
+    assert isinstance(run, RunConfig)
+    facts = replace(facts, config=run.model_copy(update={"reward": reward}))
+    outcome, _ = await _outcome(
+        db,
+        facts,
+        did,
+        ended.id,
+        ended.epoch,
+        stop_reason=ended.stop_reason,
+        verdict=ended.verdict,
+        num_turns=ended.num_turns,
+    )
+    if not reward.has_own_functions:
+        return score(reward.parts, outcome)
+    record = await seen_records.whole(db, facts, ended.id, ended.epoch)
+    return await asyncio.to_thread(score, reward.parts, replace(outcome, record=record))
+
+
+async def _outcome(
+    db: Database,
+    facts: RolloutFacts,
+    did: Played,
+    rollout: RolloutId,
+    epoch: int,
+    *,
+    stop_reason: StopReason,
+    verdict: Verdict | None,
+    num_turns: int,
+) -> tuple[Outcome, list[str]]:
+    """All that the reward may depend on, and the commands that were run."""
     config = facts.config
     # A verification has none, and may be of tasks whose agent does not exist.
     actions = _actions(facts.agent, did) if did.replies else []
@@ -77,9 +132,7 @@ async def score_rollout(
         step_rewards=await step_rewards(db, rollout, epoch) if _has_steps(config) else {},
         **await _judged(db, config, did, rollout, epoch),
     )
-    if scored is None:
-        scored = await _score(db, facts, outcome, epoch, run)
-    return scored, await _suspicions(facts.task, did, commands, verdict), num_turns
+    return outcome, commands
 
 
 def _has_steps(config: RunConfig) -> bool:

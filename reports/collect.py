@@ -4,7 +4,9 @@ Invariants: the figures are read in one snapshot, so those of a running campaign
 other; what a query gives is a matter of `infra.db.reading`, and nothing here is SQL.
 """
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from infra.db import store
 from infra.db.database import Database
@@ -81,16 +83,21 @@ async def collect(
         status=record.status,
         seed=config.seed,
         made_at=now,
-        config=_labels(config),
+        config=_labels(config) | _retrained(record),
         temporal_ui=temporal_ui,
         temporal_namespace=temporal_namespace,
         totals=_totals(ended, groups, replaced, steps, gaps, wall_s),
-        logprob_gap_limit=config.gap_bounds.max if isinstance(config, CampaignConfig) else None,
+        logprob_gap_limit=config.gap_bounds.max
+        if isinstance(config, CampaignConfig) and not record.is_retrained
+        else None,
         evaluations=measured,
         main_split=main_split,
         steps=steps,
         lengths=lengths,
-        compositions=compositions,
+        # Of another reward the store has no parts: they are computed for the trainer alone.
+        compositions=tuple(replace(each, parts={}) for each in compositions)
+        if record.rescores
+        else compositions,
         timings=spent,
         stop_reasons=ended.stop_reasons,
         verdicts=ended.verdicts,
@@ -100,7 +107,7 @@ async def collect(
         bundles=ran_from,
         fingerprint=await fingerprints.read(database, record) if reproducible else None,
         supervised=await _supervised(database, record),
-        warnings=_warnings(config, steps, untrained),
+        warnings=_warnings(record, steps, untrained),
         parent=record.parent,
         changes=record.changes,
         judge_warnings=await warnings_of_all(
@@ -113,15 +120,22 @@ async def collect(
 
 
 def _warnings(
-    config: AnyRun, steps: Sequence[Step], untrained: Mapping[str, int]
+    record: CampaignRecord, steps: Sequence[Step], untrained: Mapping[str, int]
 ) -> tuple[str, ...]:
     """`untrained`: groups that were replaced because nothing in them could be trained, by
-    reason."""
+    reason. Of stored batches a gap is no fault: it tells how far off-policy they are."""
+    config = record.config
     if not isinstance(config, CampaignConfig):
         return ()
+    if record.is_retrained:
+        steps = [replace(step, metrics=_without_gap(step.metrics)) for step in steps]
     replaced = [f"{num} groups were replaced: {reason}" for reason, num in untrained.items()]
     shown_reasons = replaced[:REASONS_SHOWN]
     return (*warnings([(step.step, step.metrics) for step in steps], config), *shown_reasons)
+
+
+def _without_gap(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
+    return {name: value for name, value in metrics.items() if not name.startswith("logprob_gap")}
 
 
 async def _supervised(database: Database, record: CampaignRecord) -> Supervised | None:
@@ -151,6 +165,15 @@ def _labels(config: AnyRun) -> dict[str, str]:
         "staleness": f"at most {trainer.max_staleness}",
         "optimizer": trainer.optimizer.name.value,
     }
+
+
+def _retrained(record: CampaignRecord) -> dict[str, str]:
+    """Labels of a campaign that trains another one's batches again."""
+    if record.parent is None or record.retrained_from is None:
+        return {}
+    given = [f"{field} = {json.dumps(value)}" for field, value in record.parent.given.items()]
+    labels = {"retrained from": record.retrained_from, "steps": str(record.num_steps)}
+    return labels | ({"given": ", ".join(given)} if given else {})
 
 
 def _totals(

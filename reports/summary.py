@@ -52,6 +52,7 @@ def summary(data: ReportData, report: Path | None = None) -> dict[str, Any]:
         "not_reproducible_from": data.fingerprint.not_reproducible_from
         if data.fingerprint
         else None,
+        "retrained_from": data.parent.campaign if data.parent and data.parent.order else None,
         "parent": None if data.parent is None else asdict(data.parent),
         "changes": [change.as_dict() for change in data.changes],
         "judge_warnings": list(data.judge_warnings),

@@ -8,14 +8,18 @@ a standby waits for the lease with its ranks' processes ready (`workers.standby`
 import asyncio
 import sys
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 from temporalio.worker import Worker
 
 from activities.extensions import ExtensionActivities
+from activities.rollouts import RolloutActivities
+from activities.training.retraining import RetrainActivities
 from activities.training.sending import SendingActivities
 from activities.training.sft_training import SftTrainingActivities
+from infra.db.cache import FactCache
 from infra.db.connect import PoolRole, open_database
 from infra.db.database import Database
 from infra.db.runs import campaigns
@@ -36,6 +40,7 @@ from mainspring.ids import (
     trainer_queue,
     waiting_trainer_queue,
 )
+from mainspring.protocol.timeouts import STICKY_TIMEOUT_S
 from mainspring.training.training_faults import TrainerFenced, TrainerLost
 from mainspring.words.plain_text import plain
 from trainer.process.backend import RayTrainer
@@ -49,12 +54,15 @@ from workers.polling import (
     poll_until_stopped,
     run_worker,
     stop_signal,
+    workflow_runner,
 )
 from workers.service_link import ServiceLink
 from workers.standby import Standby, wait_for_lease
+from workflows.retrain import RetrainWorkflow
 
 LOOK_S = 1.0
 """Between two looks for the campaign."""
+STICKY_TIMEOUT = timedelta(seconds=STICKY_TIMEOUT_S)
 CHECK_S = 5.0
 """Between two looks at Ray's servers: they may end while nothing is computed."""
 
@@ -92,7 +100,7 @@ async def _run(settings: Settings, name: str, standby: bool) -> None:
             activities=[ExtensionActivities().check_extensions],
             max_concurrent_activity_task_polls=1,
         ):
-            await _stored(db, campaign)
+            retrains = await _stored(db, campaign)
         lease = None
         ranks = TrainerDriver(address=settings.ray_address or LOCAL)
         stop = stop_signal()
@@ -103,7 +111,7 @@ async def _run(settings: Settings, name: str, standby: bool) -> None:
                 if standby:
                     # Of the owner before: it ended after this process had looked for such.
                     await asyncio.to_thread(clear_leftovers)
-                await _train(settings, db, link, ranks, lease, stop)
+                await _train(settings, db, link, ranks, lease, stop, retrains=retrains)
         finally:
             await asyncio.to_thread(ranks.shutdown)
             # Without it the next trainer waits until this one's silence is noticed.
@@ -119,7 +127,10 @@ async def _train(
     ranks: TrainerDriver,
     lease: TrainerLease,
     stop: asyncio.Event,
+    *,
+    retrains: bool,
 ) -> None:
+    """`retrains`: the campaign trains stored batches alone, and its workflow is run here too."""
     campaign, address = lease.campaign, settings.metrics_address
     gauges = Gauges(runtime(address).metric_meter, campaign) if address else None
     backend = RayTrainer(settings.home, ranks)
@@ -127,6 +138,8 @@ async def _train(
     weights = partial(weights_of, db, api_key=settings.policy_api_key)
     sending = SendingActivities(db, training.held, ranks, weights, lease.epoch)
     name = trainer_queue(campaign)
+    set_status = RolloutActivities(db, FactCache(db)).set_campaign_status
+    of_workflow = [RetrainActivities(db).survey_retrain, set_status] if retrains else []
     worker = Worker(
         link.client,
         task_queue=name,
@@ -136,7 +149,11 @@ async def _train(
             training.check_logprobs,
             training.sft_steps,
             sending.send_policy,
+            *of_workflow,
         ],
+        workflows=[RetrainWorkflow] if retrains else [],
+        workflow_runner=workflow_runner(),
+        sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
         interceptors=[Faults()],
         graceful_shutdown_timeout=GRACE,
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
@@ -155,14 +172,16 @@ async def _train(
     )
 
 
-async def _stored(db: Database, campaign: CampaignId) -> None:
-    """Return once the campaign is stored: it may be started before its trainer or after it."""
+async def _stored(db: Database, campaign: CampaignId) -> bool:
+    """Return once the campaign is stored: it may be started before its trainer or after it. Whether
+    it trains stored batches alone."""
     waited = False
-    while await campaigns.find(db, campaign) is None:
+    while (record := await campaigns.find(db, campaign)) is None:
         if not waited:
             print(f"waiting for campaign {campaign} to be started", file=sys.stderr, flush=True)
         waited = True
         await asyncio.sleep(LOOK_S)
+    return record.is_retrained
 
 
 async def _watch(ranks: TrainerDriver) -> None:

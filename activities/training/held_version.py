@@ -15,10 +15,11 @@ from typing import TypeVar
 
 import structlog
 
+from activities.training.batch_reading import read_batch
 from activities.training.step_batch import step_batch
 from activities.training.trainer_backend import Progress, TrainerBackend
 from infra.db.database import Database
-from infra.db.training import batches, fingerprints, policies, steps
+from infra.db.training import fingerprints, policies, steps
 from mainspring.training.step_metrics import StepMetrics, TrainerJob
 from mainspring.training.training_faults import stamp_differs, step_differs
 from mainspring.trajectories.samples import content_digest
@@ -65,7 +66,7 @@ class HeldVersion:
             await self._train_again(job, policy.version)
 
     async def _train_again(self, job: TrainerJob, step: int) -> None:
-        groups = await batches.load_batch(self._db, job.campaign, step)
+        groups = await read_batch(self._db, job, step)
         trainer = job.at(step).trainer
         batch = await asyncio.to_thread(step_batch, groups, trainer, version=step - 1)
         measured = await self.run(self._backend.train_step, batch.samples, step)

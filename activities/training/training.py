@@ -14,12 +14,14 @@ import asyncio
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import structlog
 
 from activities.implements import implements
+from activities.training.batch_reading import read_batch
 from activities.training.held_version import HeldVersion
 from activities.training.step_batch import step_batch
 from activities.training.trainer_backend import Progress, TrainerBackend
@@ -51,7 +53,11 @@ from mainspring.protocol.campaign import (
 )
 from mainspring.status import StepStatus
 from mainspring.training.step_metrics import Origin, TrainerJob
-from mainspring.training.training_faults import gap_too_large, nothing_to_train
+from mainspring.training.training_faults import (
+    gap_too_large,
+    nothing_to_retrain,
+    nothing_to_train,
+)
 from mainspring.trajectories.samples import Sample, content_digest, samples_of
 
 log = structlog.get_logger()
@@ -103,7 +109,7 @@ class TrainingActivities:
             config = job.at(ask.step)
             trainer = config.trainer
             before = await policies.get_policy(self._db, ask.campaign, ask.step - 1)
-            groups = await batches.load_batch(self._db, ask.campaign, ask.step)
+            groups = await read_batch(self._db, job, ask.step)
             batch = await asyncio.to_thread(step_batch, groups, trainer, version=before.version)
             if batch.nothing is not None:
                 log.warning(
@@ -123,14 +129,17 @@ class TrainingActivities:
             beat.note = "saving"
             await trainers.check(self._db, ask.campaign, self._epoch)
             directory = self._directory(ask.campaign, ask.step)
-            is_due = trainer.has_checkpoint(ask.step)
+            is_last = job.is_last(ask.step)
+            is_due = is_last or trainer.has_checkpoint(ask.step)
             # That of the last step is waited for: no step follows.
-            later = is_due and trainer.checkpoint_in_background and ask.step < trainer.num_steps
+            later = is_due and trainer.checkpoint_in_background and not is_last
             is_whole = is_due and not later
             await self._finish_checkpoint(ask.campaign, wait=is_due)
             save = partial(self._backend.save, weights_only=not is_whole)
             await self.held.run(save, job, directory, ask.step, batch.digest)
             clock = await step_clock(self._db, ask.campaign, ask.step)
+            if job.last_step is not None:
+                clock = replace(clock, engine_idle_s=None, engine_request_s=None)
             metrics = measured.figures | batch.figures | clock.figures(measured.num_tokens)
             metrics |= {"seconds": time.monotonic() - started}
             await steps.commit_step(
@@ -157,6 +166,8 @@ class TrainingActivities:
         self, job: TrainerJob, step: int, groups: Sequence[BatchGroup], reason: str
     ) -> StepResult:
         """Have other groups played for a step. Raises NothingToTrain after too many."""
+        if job.last_step is not None:
+            raise nothing_to_retrain(job.campaign, step, reason)
         most = job.at(step).trainer.flat_groups_bound
         seen = Batch(step, [group.id for group in groups])
         if not await discards.replace_batch(
@@ -254,7 +265,14 @@ class TrainingActivities:
         record = await campaigns.get(self._db, campaign)
         origin = Origin(campaign=campaign, uid=record.uid, config_digest=record.config_digest)
         config = ranks_of(record.as_stored)
-        return TrainerJob(config, origin, self._epoch, record.changes)
+        return TrainerJob(
+            config,
+            origin,
+            self._epoch,
+            record.changes,
+            last_step=record.num_steps if record.is_retrained else None,
+            rescores=record.rescores,
+        )
 
     def _directory(self, campaign: CampaignId, version: int) -> Path:
         return layout.policy(self._home, campaign, version)

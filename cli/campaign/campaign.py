@@ -12,6 +12,7 @@ from cli.campaign.delete import delete
 from cli.campaign.fingerprint import fingerprint
 from cli.campaign.fork import fork
 from cli.campaign.plan import plan
+from cli.campaign.retrain import retrain
 from cli.campaign.set_fields import set_fields
 from cli.campaign.start import start
 from cli.options import CampaignName, Home, Json, RunName, hint, tell, with_database, with_services
@@ -27,6 +28,7 @@ app.command()(restore)
 app.command()(delete)
 app.command("set")(set_fields)
 app.command()(fork)
+app.command()(retrain)
 
 
 @app.command("list")
@@ -108,7 +110,7 @@ def cancel(name: CampaignName, home: Home = None) -> None:
 
     async def go(services: Any) -> tuple[str, str]:
         campaign = await campaign_control.cancel(services.client, services.db, name)
-        return campaign, await campaign_control.unserved(services.client, services.db)
+        return campaign, await campaign_control.unserved(services.client, services.db, campaign)
 
     with_database(home, lambda db: campaign_control.refuse_ended(db, name, "cancel"))
     campaign, unserved = with_services(home, go)
@@ -222,6 +224,7 @@ def _row(record: Any, standing: Any) -> dict[str, Any]:
     return {
         "name": record.id,
         "kind": record.kind.value,
+        "retrained_from": record.retrained_from,
         "status": (record.incomplete or record.status).value,
         "num_steps": num_steps,
         "num_steps_done": standing.num_steps if standing and trains else None,
@@ -236,7 +239,7 @@ def _row(record: Any, standing: Any) -> dict[str, Any]:
 def _num_steps(record: Any, standing: Any) -> int | None:
     """Number of steps of the whole run; None of one that trains nothing."""
     if record.kind.value == "train":
-        return record.config.trainer.num_steps
+        return record.num_steps
     if record.kind.value == "sft" and standing is not None:
         return record.config.trainer.steps_of(standing.num_samples)
     return None

@@ -3,6 +3,7 @@
 Ids stand whole at any width; every number is written as `mainspring.words.figures` writes it.
 """
 
+import json
 from typing import Any
 
 from mainspring.status import Verdict
@@ -10,6 +11,13 @@ from mainspring.words.figures import duration, number, percent, share_of
 
 NUM_STEPS = 10
 """Newest steps that are shown; --json has all."""
+OFF_POLICY = {
+    "gap": "logprob_gap_max",
+    "gap KL": "logprob_gap_k3",
+    "ratio": "ratio_mean",
+    "KL": "kl",
+}
+"""Columns of a retrained campaign, each with its figure (docs/metrics.md)."""
 MAX_NAME = 32
 """Characters of the longest name that stands in one line at 80 columns."""
 
@@ -36,7 +44,8 @@ def print_list(rows: list[dict[str, Any]]) -> None:
         share = percent(row["num_resolved"] / row["num_scored"]) if has_share else ""
         created = row["created_at"].replace("T", " ")[:16]
         status = row["status"].replace("_", " ")
-        table.add_row(row["name"], row["kind"], status, done, share, created)
+        kind = "retrain" if row["retrained_from"] else row["kind"]
+        table.add_row(row["name"], kind, status, done, share, created)
     console.print(table)
     for row in rows:
         if row["error"]:
@@ -70,7 +79,7 @@ def print_one(seen: Any) -> None:
     if record.kind.value == "train":
         _print_results(console, data)
         if data.steps:
-            console.print(_steps(data, record.config.trainer.num_steps))
+            console.print(_steps(data, record.num_steps, retrained=record.is_retrained))
             if text := _speed(data.steps[-1]):
                 say(f"speed      {text}")
             for warning in data.warnings:
@@ -79,7 +88,9 @@ def print_one(seen: Any) -> None:
         _print_run(say, data)
     for sentence in data.judge_warnings:
         say(f"warning    {sentence}", "yellow")
-    if record.parent is not None:
+    if record.is_retrained:
+        _print_retrained(say, record.parent)
+    elif record.parent is not None:
         say(f"fork of    {record.parent.campaign}, from its version {record.parent.version} on")
     for each in data.changes:
         say(f"changed    {each.line}")
@@ -172,26 +183,47 @@ def _share(evaluation: Any) -> str:
     return share_of(evaluation.num_resolved, evaluation.num_tasks - evaluation.num_masked)
 
 
-def _steps(data: Any, num_steps: int) -> Any:
+def _print_retrained(say: Any, parent: Any) -> None:
+    first = parent.version + 1
+    in_order = parent.order == tuple(range(first, first + len(parent.order)))
+    steps = f"{first} to {parent.order[-1]}" if in_order else ", ".join(map(str, parent.order))
+    of = f"version {parent.version} and the batches of its steps {steps}"
+    say(f"retrained from {parent.campaign}: {of}")
+    for field, value in parent.given.items():
+        say(f"given      {field} = {json.dumps(value)}")
+
+
+def _steps(data: Any, num_steps: int, *, retrained: bool = False) -> Any:
+    """`retrained`: with the columns that tell how far each step is off-policy."""
     from cli.tables import Table
 
     names = ("step", "reward", "resolved", "mixed groups", "entropy", "grad norm", "time")
+    if retrained:
+        names = ("step", "reward", *OFF_POLICY, "entropy", "grad norm", "time")
     steps = data.steps[-NUM_STEPS:]
     caption = f"the last {len(steps)} of {len(data.steps)} steps; {num_steps} are planned"
     table = Table(*names, box=None, pad_edge=False, caption=caption, caption_justify="left")
     for column in table.columns:
         column.justify = "right"
     for step in steps:
+        mixed = "-" if step.mixed_groups is None else str(step.mixed_groups)
+        of_batch = [percent(step.solve_rate), mixed]
+        if retrained:
+            of_batch = [far(step.metrics.get(name)) for name in OFF_POLICY.values()]
         table.add_row(
             str(step.step),
             number(step.reward_mean),
-            percent(step.solve_rate),
-            "-" if step.mixed_groups is None else str(step.mixed_groups),
+            *of_batch,
             number(step.entropy),
             number(step.grad_norm),
             duration(step.train_s),
         )
     return table
+
+
+def far(value: float | None) -> str:
+    """A figure of how far a step is off-policy."""
+    return "-" if value is None else f"{value:.2g}"
 
 
 def _speed(step: Any) -> str:

@@ -103,7 +103,9 @@ class PolicyConfig(Section):
     @model_validator(mode="after")
     def _endpoints_are_listed(self) -> Self:
         if not self.engines and self.api is PolicyApi.OPENAI:
-            raise ValueError('engines = "registered" needs api = "sglang" or "vllm": give the endpoint')
+            raise ValueError(
+                'engines = "registered" needs api = "sglang" or "vllm": give the endpoint'
+            )
         return self
 
     @property

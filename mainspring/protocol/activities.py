@@ -42,6 +42,7 @@ from mainspring.protocol.program import (
     RunProgramInput,
     RunProgramResult,
 )
+from mainspring.protocol.retrain import RetrainSurvey, RetrainSurveyInput
 from mainspring.protocol.rollout import (
     BeginInput,
     BeginResult,
@@ -278,6 +279,10 @@ SFT_STEPS = QueueCall(
     "sft_steps", SftStepsInput, SftStepsResult, STEP_TIMEOUT_S, queue=_trainer_queue
 )
 """The steps up to the next version, each with its figures, and that version."""
+
+# A campaign that trains another one's batches again.
+SURVEY_RETRAIN = StoreCall("survey_retrain", RetrainSurveyInput, RetrainSurvey)
+"""Read where that campaign stands."""
 
 # Before a run is stored.
 CHECK_EXTENSIONS = QueueCall(

@@ -16,4 +16,5 @@ class Workflow(StrEnum):
     CAMPAIGN = "campaign"
     RUN = "run"
     SFT = "sft"
+    RETRAIN = "retrain"
     EXTENSIONS = "extensions"

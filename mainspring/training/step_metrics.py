@@ -39,10 +39,18 @@ class TrainerJob:
     """Epoch of the lease; a newer one has taken over."""
     changes: tuple[FieldChange, ...] = ()
     """Made since then."""
+    last_step: int | None = None
+    """The last step of a campaign that trains another one's batches again; None: it is none."""
+    rescores: bool = False
+    """Rewards of its batches are computed from what is stored, as it has another reward."""
 
     def at(self, step: int) -> CampaignConfig:
         """The configuration for a step, which counts from 1."""
         return at_step(self.config, self.changes, step)
+
+    def is_last(self, step: int) -> bool:
+        """Whether no step follows."""
+        return step == (self.last_step or self.at(step).trainer.num_steps)
 
     @property
     def campaign(self) -> CampaignId:
@@ -161,18 +169,19 @@ class StepClock:
     """From the commit of the version it began with until its batch was planned."""
     since_before_s: float
     """From the same commit until now."""
-    engine_idle_s: float
-    """Part of that time in which no engine had a request of the campaign."""
-    engine_request_s: float
-    """The requests' times at engines in that time, added up."""
+    engine_idle_s: float | None
+    """Part of that time in which no engine had a request of the campaign; None: it asks none."""
+    engine_request_s: float | None
+    """The requests' times at engines in that time, added up; None likewise."""
 
     def figures(self, num_tokens: int) -> dict[str, float | None]:
         """`num_tokens`: action tokens the step's loss was taken over."""
-        since_s = self.since_before_s
+        since_s, request_s = self.since_before_s, self.engine_request_s
+        mean = None if request_s is None or since_s <= 0 else request_s / since_s
         return {
             "trainer_idle_s": self.trainer_idle_s,
             "engine_idle_s": self.engine_idle_s,
-            "engine_requests_mean": self.engine_request_s / since_s if since_s > 0 else None,
+            "engine_requests_mean": mean,
             "goodput": num_tokens / since_s if since_s > 0 else None,
         }
 

@@ -151,6 +151,14 @@ def nothing_to_train(campaign: str, step: int, reason: str, num_groups: int) -> 
     )
 
 
+def nothing_to_retrain(campaign: str, step: int, reason: str) -> NothingToTrain:
+    return NothingToTrain(
+        f"campaign {campaign}, step {step}: nothing can be trained of its stored batch: {reason}",
+        remedy="retrain under another name with a setting that masks less, or with --order that "
+        "leaves this batch out",
+    )
+
+
 def gap_too_large(
     campaign: str, where: str, version: int, gap: LogprobGap, beyond: list[str]
 ) -> LogprobGapTooLarge:

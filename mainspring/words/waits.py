@@ -5,7 +5,7 @@ equal waits of many rollouts are one, with their number. What was seen comes fro
 read by the live display and `mainspring campaign show`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -17,6 +17,7 @@ from mainspring.status import CampaignKind, CampaignStatus, FaultKind, NodeRefus
 from mainspring.words.causes import shortened
 from mainspring.words.figures import duration
 from mainspring.words.plain_text import plain
+from mainspring.words.resuming import resumed_by
 
 ENDED = (CampaignStatus.FINISHED, CampaignStatus.CANCELLED, CampaignStatus.FAILED)
 GRACE = timedelta(seconds=15)
@@ -35,14 +36,6 @@ _OF_ENGINES = {
 _CROWDED = (FaultKind.NODE_FULL, FaultKind.CAMPAIGN_FULL, FaultKind.ENGINE_BUSY)
 """Something answers that it has no room now: it moves as soon as there is some."""
 
-RESUMED_BY: Mapping[CampaignKind, str] = {
-    CampaignKind.TRAIN: "campaign start",
-    CampaignKind.EVAL: "eval run",
-    CampaignKind.VERIFY: "tasks verify",
-    CampaignKind.REGRADE: "eval regrade",
-    CampaignKind.SFT: "sft",
-}
-"""Commands that resume a stored run, given its --name."""
 REPLIES = (GENERATE.name, ANSWER_CALL.name)
 """Activities of one reply."""
 
@@ -120,6 +113,10 @@ class Scene:
     at: datetime
     is_running: bool
     """Its workflow runs."""
+    workflow_queue: str = ROLLOUT_QUEUE
+    """Queue of the workers that run its workflows."""
+    retrained_from: str | None = None
+    """The campaign whose batches it trains again; None: it trains its own, or none."""
     engines: tuple[str, ...] = ()
     pending: tuple[Pending, ...] = ()
     """Activities of its workflow, and of its oldest groups and rollouts."""
@@ -180,7 +177,7 @@ def waits(scene: Scene) -> list[Wait]:
     if scene.status in ENDED:
         return []
     if not scene.is_running:
-        again = f"`mainspring {RESUMED_BY[scene.kind]} --name {scene.campaign}`"
+        again = f"`{resumed_by(scene.kind, scene.campaign, scene.retrained_from)}`"
         return [Wait("its workflow is not running", f"run {again} to start or resume it")]
     unmerged = [
         *(wait for stuck in scene.stuck for wait in _of_stuck(scene, stuck)),
@@ -191,7 +188,7 @@ def waits(scene: Scene) -> list[Wait]:
     if scene.num_offered and scene.at - (scene.offered_since or scene.at) > GRACE:
         unmerged.append(_of_offered(scene))
     if scene.is_being_cancelled:
-        again = f"`mainspring {RESUMED_BY[scene.kind]} --name {scene.campaign}`"
+        again = f"`{resumed_by(scene.kind, scene.campaign, scene.retrained_from)}`"
         what = "being cancelled: it ends when its rollouts have ended"
         unmerged.append(Wait(what, f"{again} starts it again then", rank=-1))
     elif scene.status is CampaignStatus.PAUSED:
@@ -229,13 +226,13 @@ def _of_stuck(scene: Scene, stuck: Stuck) -> Iterator[Wait]:
     if stuck.attempt > 2:
         yield Wait(
             f"workflow {stuck.of} fails in its own code (attempt {stuck.attempt})",
-            "see the rollout worker's log; a fixed worker resumes it",
+            "see its worker's log; a fixed worker resumes it",
             stuck.since,
-            ROLLOUT_QUEUE,
+            scene.workflow_queue,
             of=(stuck.of,),
         )
     elif not stuck.is_started and scene.at - stuck.since > GRACE:
-        yield _no_poller(scene, ROLLOUT_QUEUE, stuck.since, stuck.of)
+        yield _no_poller(scene, scene.workflow_queue, stuck.since, stuck.of)
 
 
 def _of_pending(scene: Scene, pending: Pending) -> Iterator[Wait]:

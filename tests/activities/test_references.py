@@ -19,7 +19,7 @@ from activities import (
 )
 from activities.programs import programs, sessions
 from activities.replies import answers, replies
-from activities.training import publishing, sending, sft, sft_training, training
+from activities.training import publishing, retraining, sending, sft, sft_training, training
 from mainspring.protocol import activities
 from mainspring.protocol.activities import ActivityRef
 
@@ -34,6 +34,7 @@ MODULES = (
     programs,
     publishing,
     replies,
+    retraining,
     rollouts,
     runs,
     sandbox,

@@ -9,6 +9,7 @@ def row(name: str, **others: object) -> dict[str, object]:
     return {
         "name": name,
         "kind": "train",
+        "retrained_from": None,
         "status": "finished",
         "num_steps": 15,
         "num_steps_done": 15,

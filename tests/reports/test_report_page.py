@@ -184,6 +184,7 @@ def test_summary_has_exactly_its_keys() -> None:
         "max_logprob_gap": 4.3e-5,
         "weights_sha256": None,
         "not_reproducible_from": None,
+        "retrained_from": None,
         "parent": None,
         "changes": [],
         "judge_warnings": [],

@@ -32,6 +32,8 @@ from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.files.changes import ALWAYS, FieldChange, counts_of, latest
 from mainspring.config.files.forks import forked, inherited
+from mainspring.config.files.layers import keys_of
+from mainspring.config.files.retrains import GAP_MODE
 from mainspring.config.section import Counts
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, campaign_id
@@ -60,6 +62,8 @@ async def fork(
     new = campaign_id(name)
     if await campaigns.find(db, new) is not None:
         raise forks.taken(new)
+    if (source := record.retrained_from) is not None:
+        values = [*_of_retrained(record, await campaigns.get(db, source)), *values]
     versions = await _versions(db, record, version)
     newest = versions[-1].version
     at_fork = training(record.at(newest + 1))
@@ -77,11 +81,30 @@ async def fork(
         if await campaigns.find(db, new) is not None:
             raise forks.taken(new)
         uid = str(uuid.uuid4())
-        await asyncio.to_thread(_copy, home, record, config, uid, versions)
+        await asyncio.to_thread(copy_versions, home, record, config, uid, versions)
         begins = Parent(record.id, newest, await forks.first_index(db, record.id, newest))
-        own = [_own(home, new, each, is_last=each is versions[-1]) for each in versions]
+        own = own_versions(home, new, versions)
         await forks.add(db, config, uid, record, begins, own, changes)
     return ForkedCampaign(new, record.id, newest, last.trainer.num_steps - newest)
+
+
+def _of_retrained(record: CampaignRecord, source: CampaignRecord) -> Values:
+    """Values of a fork that plays under weights of its own: the log-prob gap is enforced again
+    where it was. Raises UsageError where new groups would not have the places of the next steps."""
+    begins = record.parent
+    assert begins is not None and begins.order is not None, f"{record.id} retrains nothing"
+    first = begins.version + 1
+    if training(record.config).repeats and begins.order != tuple(
+        range(first, first + len(begins.order))
+    ):
+        raise UsageError(
+            f"campaign {record.id} is reproducible and trains its batches in another order: a fork "
+            "would not have the places of its next groups",
+            remedy=f"fork {source.id}, or retrain it without --order",
+        )
+    if any(f"{GAP_MODE}.".startswith(f"{field}.") for field in begins.given):
+        return []
+    return [(keys_of(GAP_MODE), training(source.as_stored).trainer.gap.mode.value)]
 
 
 async def _changes(
@@ -145,13 +168,15 @@ def _plays_older(record: CampaignRecord) -> bool:
     return config.repeats and config.trainer.max_staleness > 0
 
 
-def _copy(
+def copy_versions(
     home: Path,
     record: CampaignRecord,
     config: CampaignConfig,
     uid: str,
     versions: Sequence[PolicyRecord],
 ) -> None:
+    """Make the files of these versions those of the new campaign `config`. Raises
+    CheckpointUnusable, and then nothing is left."""
     new = CampaignId(config.name)
     folder = layout.policies(home, new)
     if folder.exists():  # left by an attempt that stored nothing
@@ -169,11 +194,14 @@ def _copy(
         raise
 
 
-def _own(home: Path, new: CampaignId, policy: PolicyRecord, *, is_last: bool) -> ForkedVersion:
-    directory = layout.policy(home, new, policy.version)
-    is_whole = is_last or policy.version == 0
-    return ForkedVersion(
-        policy.version,
-        str(directory / HF_DIRECTORY),
-        str(directory) if is_whole and policy.checkpoint is not None else None,
-    )
+def own_versions(
+    home: Path, new: CampaignId, versions: Sequence[PolicyRecord]
+) -> list[ForkedVersion]:
+    """Rows of the new campaign for these versions: the last one is that which it begins with."""
+    own: list[ForkedVersion] = []
+    for policy in versions:
+        directory = layout.policy(home, new, policy.version)
+        is_whole = policy is versions[-1] or policy.version == 0
+        checkpoint = str(directory) if is_whole and policy.checkpoint is not None else None
+        own.append(ForkedVersion(policy.version, str(directory / HF_DIRECTORY), checkpoint))
+    return own

@@ -29,7 +29,7 @@ from infra.db.runs.campaigns import CampaignRecord
 from infra.temporal.lost_campaigns import settle_campaign
 from mainspring.artifacts import layout
 from mainspring.errors import UsageError
-from mainspring.ids import ROLLOUT_QUEUE, CampaignId, campaign_workflow
+from mainspring.ids import CampaignId, campaign_workflow
 from mainspring.status import CampaignStatus
 
 END_TIMEOUT_S = 60.0
@@ -109,7 +109,8 @@ async def delete(
     campaign = doomed.campaign
     supervisor = Supervisor(home, campaign)
     with supervisor.noted() if (home / "lock").exists() else nullcontext():
-        await _until_ended(client, db, campaign, say)
+        queue = (await campaigns.get(db, campaign)).workflow_queue
+        await _until_ended(client, db, campaign, queue, say)
         uid = await removal.mark(db, campaign)
         await _terminate(client, campaign)
         forgotten = await _forget(client, campaign)
@@ -136,13 +137,13 @@ async def _runs(client: Client, campaign: CampaignId) -> bool:
 
 
 async def _until_ended(
-    client: Client, db: Database, campaign: CampaignId, say: Callable[[str], None]
+    client: Client, db: Database, campaign: CampaignId, queue: str, say: Callable[[str], None]
 ) -> None:
     """Let a cancelled workflow end in order; one that nothing ends is terminated."""
     begun = time.monotonic()
     is_told = False
     while await _runs(client, campaign):
-        served = await pollers(client, db, ROLLOUT_QUEUE, "workflow")
+        served = await pollers(client, db, queue, "workflow")
         if not served or time.monotonic() - begun > END_TIMEOUT_S:
             await _terminate(client, campaign)
         elif not is_told:

@@ -22,6 +22,8 @@ from reports.archive.manifest import FILES, TABLES, ArchiveManifest
 
 _ROLLOUTS = "rollouts"
 _SOURCE = "source_rollout_id"
+_STEP_GROUPS = "step_groups"
+_GROUP = "group_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ async def restore(db: Database, home: Path, folder: Path, counting: Counting) ->
     for rows in tables.read_table(file[_ROLLOUTS], table_of[_ROLLOUTS]):
         sources = [row[_SOURCE] for row in rows if row[_SOURCE] is not None]
         await restoring.refuse_absent_sources(db, sources)
+    for rows in tables.read_table(file[_STEP_GROUPS], table_of[_STEP_GROUPS]):
+        await restoring.refuse_absent_groups(db, campaign, [row[_GROUP] for row in rows])
     _copy(folder / FILES, own, copied, counting)
     for name, table in table_of.items():
         of = manifest.files[f"{TABLES}/{name}.parquet"].num_rows or 0

@@ -65,10 +65,10 @@ async def set_paused(
     campaign = await _running(client, db, name, verb)
     handle = client.get_workflow_handle(campaign_workflow(campaign))
     if await is_being_cancelled(handle):
-        kind = (await campaigns.get(db, campaign)).kind
+        record = await campaigns.get(db, campaign)
         raise UsageError(
             f"campaign {campaign} is being cancelled: nothing to {verb}",
-            remedy=f"start it again with `{resuming(kind, campaign)}`",
+            remedy=f"start it again with `{_resuming(record)}`",
         )
     try:
         await handle.signal("set_paused", paused)
@@ -82,32 +82,48 @@ async def set_paused(
             raise _does_not_run(campaign, record.status, verb)
         if record.status in campaigns.ENDS:
             return f"campaign {campaign} is {done}, and {record.status} since"
-        polling = await pollers(client, db, ROLLOUT_QUEUE, "workflow")
+        worker, command = _worker_of(record)
+        polling = await pollers(client, db, record.workflow_queue, "workflow")
         if not polling:
             return (
-                f"campaign {campaign}: the order is recorded, and no rollout worker runs. It is "
-                f"{done} when one starts (`{resuming(record.kind, campaign)}`, or "
-                "`mainspring worker rollout`)"
+                f"campaign {campaign}: the order is recorded, and no {worker} runs. It is "
+                f"{done} when one starts (`{_resuming(record)}`, or `{command}`)"
             )
         # A campaign that was not paused before shows by nothing that a worker took the order.
         if (record.status is CampaignStatus.PAUSED) is paused:
             return f"campaign {campaign} is {done}"
         if time.monotonic() - begun > TAKEN_TIMEOUT_S:
             return (
-                f"campaign {campaign}: the order is recorded, and no rollout worker has taken it "
+                f"campaign {campaign}: the order is recorded, and no {worker} has taken it "
                 f"within {TAKEN_TIMEOUT_S:.0f} s ({', '.join(polling)}). It is {done} when one does"
             )
         if not is_told and time.monotonic() - begun > SAY_AFTER_S:
             is_told = True
-            say(f"the order is recorded: waiting until a rollout worker takes it ({polling[0]})")
+            say(f"the order is recorded: waiting until a {worker} takes it ({polling[0]})")
         await asyncio.sleep(LOOK_S)
 
 
-async def unserved(client: Client, db: Database) -> str:
-    """A sentence where no rollout worker runs, which what was asked for waits for; else empty."""
-    if await pollers(client, db, ROLLOUT_QUEUE, "workflow"):
+async def unserved(client: Client, db: Database, campaign: CampaignId | None = None) -> str:
+    """A sentence where no worker runs that what was asked for waits for; else empty. `campaign`:
+    whose; None: rollouts of any."""
+    queue, worker = ROLLOUT_QUEUE, "rollout worker"
+    if campaign is not None:
+        record = await campaigns.get(db, campaign)
+        queue, (worker, _) = record.workflow_queue, _worker_of(record)
+    if await pollers(client, db, queue, "workflow"):
         return ""
-    return "no rollout worker runs: it is done when one starts"
+    return f"no {worker} runs: it is done when one starts"
+
+
+def _worker_of(record: CampaignRecord) -> tuple[str, str]:
+    """The worker that runs its workflow, and the command that starts one."""
+    if record.is_retrained:
+        return "trainer", f"mainspring worker trainer --campaign {record.id}"
+    return "rollout worker", "mainspring worker rollout"
+
+
+def _resuming(record: CampaignRecord) -> str:
+    return resuming(record.kind, record.id, retrained_from=record.retrained_from)
 
 
 async def drop_batch(client: Client, db: Database, name: str) -> str:

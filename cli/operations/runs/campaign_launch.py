@@ -41,6 +41,7 @@ from cli.operations.checks.task_checks import (
 )
 from cli.operations.machine.fleet_extensions import pollers
 from cli.operations.runs.split_choice import SPLITS, counted, ids_of, select
+from cli.operations.runs.stored_run import refuse_retrained
 from infra.db.database import Database
 from infra.db.plans import run_plans
 from infra.db.runs import campaigns
@@ -57,7 +58,6 @@ from mainspring.config.settings import USUAL_NAMESPACE
 from mainspring.config.sft import SftConfig
 from mainspring.errors import UsageError
 from mainspring.ids import (
-    ROLLOUT_QUEUE,
     CampaignId,
     TaskId,
     campaign_id,
@@ -65,6 +65,7 @@ from mainspring.ids import (
 )
 from mainspring.protocol.campaign import CampaignState, plan_of
 from mainspring.protocol.names import WORKFLOW_TASK_TIMEOUT, Workflow
+from mainspring.protocol.retrain import RetrainState
 from mainspring.protocol.run import RunState
 from mainspring.protocol.sft import SftState
 from mainspring.status import CampaignStatus
@@ -90,6 +91,7 @@ async def create(db: Database, config: Playing, here: Backends | None = None) ->
     campaign = campaign_id(config.name)
     stored = await campaigns.find(db, campaign)
     if stored is not None:
+        refuse_retrained(stored)
         await campaigns.create(db, config)
         if here is not None and stored.status is not CampaignStatus.FINISHED:
             require_bundles(await as_played(db, config))
@@ -182,19 +184,23 @@ async def start(
     brings_workers: bool = False,
 ) -> WorkflowHandle:
     """Start the campaign's workflow, or find it running. One that is being cancelled ends first, or
-    is replaced when no worker ends it. `brings_workers`: the caller starts a rollout worker.
+    is replaced when no worker ends it. `brings_workers`: the caller starts one that
+    runs it.
 
     The row has its new status before the workflow is started, so that what watches it from here on
     does not take the end before for this one's."""
     handle = client.get_workflow_handle(campaign_workflow(campaign))
     await _tell_of_other_namespace(client, handle.id, say)
-    is_stuck = not await _until_cancelled(client, db, handle, say, brings_workers)
+    queue = (await campaigns.get(db, campaign)).workflow_queue
+    is_stuck = not await _until_cancelled(client, db, handle, queue, say, brings_workers)
     record = await campaigns.get(db, campaign)
     paused = record.status is CampaignStatus.PAUSED
-    state: CampaignState | SftState | RunState
+    state: CampaignState | SftState | RunState | RetrainState
     if record.status is CampaignStatus.FINISHED:
         return handle
-    if isinstance(record.config, CampaignConfig):
+    if record.is_retrained:
+        kind, state = Workflow.RETRAIN, RetrainState(campaign=campaign, paused=paused)
+    elif isinstance(record.config, CampaignConfig):
         kind, state = Workflow.CAMPAIGN, _state(record.config, paused)
     elif isinstance(record.config, SftConfig):
         kind, state = Workflow.SFT, SftState(campaign=campaign, paused=paused)
@@ -206,7 +212,7 @@ async def start(
             kind,
             state,
             id=handle.id,
-            task_queue=ROLLOUT_QUEUE,
+            task_queue=record.workflow_queue,
             task_timeout=WORKFLOW_TASK_TIMEOUT,
             # The store alone tells whether it has finished: a workflow of this name may have
             # completed before a run was opened again, for a campaign that was deleted, or for a
@@ -257,6 +263,7 @@ async def _until_cancelled(
     client: Client,
     db: Database,
     handle: WorkflowHandle,
+    queue: str,
     say: Callable[[str], None],
     brings_workers: bool,
 ) -> bool:
@@ -266,8 +273,8 @@ async def _until_cancelled(
     said_at = -SAY_EVERY_S
     while await is_being_cancelled(handle):
         now = time.monotonic()
-        if not brings_workers and not await pollers(client, db, ROLLOUT_QUEUE, "workflow"):
-            say(f"{handle.id} was cancelled, and no rollout worker runs to end it: replaced")
+        if not brings_workers and not await pollers(client, db, queue, "workflow"):
+            say(f"{handle.id} was cancelled, and no worker runs to end it: replaced")
             return False
         if now - begun > CANCEL_TIMEOUT_S:
             say(f"{handle.id} was cancelled and has not ended in {now - begun:.0f} s: replaced")

@@ -32,7 +32,7 @@ from infra.db.training import trainers
 from infra.policy.engines.dialects.choice import dialect_of
 from infra.policy.engines.paused import paused_engines
 from mainspring.config.settings import Settings, load_settings
-from mainspring.ids import ROLLOUT_QUEUE, campaign_workflow
+from mainspring.ids import campaign_workflow
 from mainspring.protocol.activities import ASKED_S, RUN_PROGRAM
 from mainspring.protocol.names import NOTICE
 from mainspring.protocol.timeouts import LEASE_SILENT_S
@@ -86,8 +86,8 @@ async def look(
     )
     pollers = dict(zip(queues, polled, strict=True))
     if stuck:
-        pollers[ROLLOUT_QUEUE] = await _pollers(
-            client, ROLLOUT_QUEUE, TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
+        pollers[record.workflow_queue] = await _pollers(
+            client, record.workflow_queue, TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
         )
     settings = load_settings(home)
     fleet = await engines.members(db, record.id, record.config.policy.engines)
@@ -98,6 +98,8 @@ async def look(
         status=record.status,
         at=at,
         is_running=own is not None,
+        workflow_queue=record.workflow_queue,
+        retrained_from=record.retrained_from,
         engines=tuple(each.url for each in fleet),
         pending=pending,
         stuck=stuck,

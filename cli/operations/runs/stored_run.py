@@ -15,11 +15,12 @@ from cli.operations.machine.embedded_stack import up
 from infra.db.connect import with_database
 from infra.db.database import Database
 from infra.db.naming import campaign_named
+from infra.db.runs.campaigns import CampaignRecord
 from mainspring.config.any_run import AnyRun
 from mainspring.config.settings import configured_settings
 from mainspring.errors import ConfigError, UsageError
 from mainspring.status import CampaignKind
-from mainspring.words.waits import RESUMED_BY
+from mainspring.words.resuming import RESUMED_BY, resumed_by
 
 RunT = TypeVar("RunT", bound=AnyRun)
 
@@ -27,9 +28,13 @@ _COMMANDS: Mapping[CampaignKind, str] = {**RESUMED_BY, CampaignKind.TRAIN: "trai
 """Those that bring their workers."""
 
 
-def resuming(kind: CampaignKind, name: str, home: Path | None = None) -> str:
+def resuming(
+    kind: CampaignKind, name: str, home: Path | None = None, retrained_from: str | None = None
+) -> str:
     """The command that brings a run's workers and resumes it."""
     where = [] if home is None else ["--home", str(home)]
+    if retrained_from is not None:
+        return shlex.join([*resumed_by(kind, name, retrained_from).split(), *where])
     return f"mainspring {_COMMANDS[kind]} {shlex.join(['--name', name, *where])}"
 
 
@@ -43,20 +48,37 @@ async def stored(db: Database, name: str, kind: type[RunT]) -> RunT:
             f"{record.id} is stored as {nouns.get(record.kind, f'a {record.kind} run')}",
             remedy=f"resume it with `{resuming(record.kind, record.id)}`, or give another --name",
         )
+    refuse_retrained(record)
     return record.config
+
+
+def refuse_retrained(record: CampaignRecord) -> None:
+    """Refuse a campaign that trains stored batches alone: engines and nodes are not for it. Raises
+    UsageError."""
+    if (source := record.retrained_from) is not None:
+        raise UsageError(
+            f"campaign {record.id} trains the batches of {source} again, and plays no rollouts",
+            remedy=f"resume it with `{resuming(record.kind, record.id, retrained_from=source)}`",
+        )
 
 
 async def stored_here(home: Path | None, name: str, kind: type[RunT]) -> RunT:
     """The same, with the embedded services started first where the home has a store."""
+    refuse_no_store(home, name)
     configured = configured_settings(home)
     if not configured.database_url:
-        if not (configured.home / "lock").exists():
-            raise UsageError(
-                f"no run {name} is stored: {configured.home} holds no store",
-                remedy="give its file, or the folder of its store with --home",
-            )
         await up(configured.home)
     return await with_database(home, lambda db: stored(db, name, kind))
+
+
+def refuse_no_store(home: Path | None, name: str) -> None:
+    """Refuse a home that has no store, before services are made for it. Raises UsageError."""
+    configured = configured_settings(home)
+    if not configured.database_url and not (configured.home / "lock").exists():
+        raise UsageError(
+            f"no run {name} is stored: {configured.home} holds no store",
+            remedy="give its file, or the folder of its store with --home",
+        )
 
 
 def changed(config: RunT, values: Mapping[str, Any], where: str) -> RunT:

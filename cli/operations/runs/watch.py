@@ -137,7 +137,7 @@ class RunWatch:
         record = await campaigns.get(self._db, self._campaign)
         config = record.config
         if isinstance(config, CampaignConfig):
-            shown = await self._training(record, config)
+            shown = await self._training(record)
         elif isinstance(config, SftConfig):
             shown = await self._supervised(record, config)
         else:
@@ -151,7 +151,7 @@ class RunWatch:
             self._print_line(record.status, shown)
         return record.status in campaigns.ENDS
 
-    async def _training(self, record: CampaignRecord, config: CampaignConfig) -> "Shown":
+    async def _training(self, record: CampaignRecord) -> "Shown":
         seen = await progress.read(self._db, self._campaign)
         moves = await self._look(record)
         masked = f", {seen.num_masked} masked" if seen.num_masked else ""
@@ -189,7 +189,7 @@ class RunWatch:
         elif record.status not in ENDED:
             line += f"; {seen.num_rollouts_running} rollouts running"
         line = "; ".join([line, *moves.warnings[:1]])
-        return Shown("steps", seen.num_steps, config.trainer.num_steps, facts, line, moves.waits)
+        return Shown("steps", seen.num_steps, record.num_steps, facts, line, moves.waits)
 
     async def _supervised(self, record: CampaignRecord, config: SftConfig) -> "Shown":
         data = await sft.data_of(self._db, self._campaign)

@@ -24,7 +24,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.files.changes import ALWAYS, FieldChange, at_step, batches_of
 from mainspring.config.files.stored import RESUMED_ON, lacks_device, read_stored
 from mainspring.errors import ConfigError
-from mainspring.ids import CampaignId
+from mainspring.ids import ROLLOUT_QUEUE, CampaignId, trainer_queue
 from mainspring.status import CampaignKind, CampaignStatus, Incomplete
 
 _FIELDS = (
@@ -68,13 +68,21 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """The beginning of a fork."""
+    """The beginning of a fork, or of a campaign that trains another one's batches again."""
 
     campaign: CampaignId
     version: int
     """Policy version of that campaign which is the fork's own version of that number."""
     first_index: int
     """Index of its first training group: the parent's own have those before."""
+    order: tuple[int, ...] | None = None
+    """Steps of that campaign whose batches are trained again, in this order; None: a fork."""
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """Values by field that such a campaign was given of its own."""
+
+    def __post_init__(self) -> None:
+        if self.order is not None:  # JSON has lists
+            object.__setattr__(self, "order", tuple(self.order))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +107,7 @@ class CampaignRecord:
     changes: tuple[FieldChange, ...] = ()
     """Changes since then, in the order in which they were made."""
     parent: Parent | None = None
-    """None: it is no fork."""
+    """None: it is no fork, and trains no other one's batches."""
     version: int | None = None
     """Its newest policy version; None: it has none yet."""
 
@@ -111,6 +119,34 @@ class CampaignRecord:
     def first_index(self) -> int:
         """Index of its first training group."""
         return 0 if self.parent is None else self.parent.first_index
+
+    @property
+    def is_retrained(self) -> bool:
+        """Whether it trains the batches of its parent again, and plays no rollouts."""
+        return self.parent is not None and self.parent.order is not None
+
+    @property
+    def retrained_from(self) -> CampaignId | None:
+        """The campaign whose batches it trains again."""
+        return self.parent.campaign if self.is_retrained and self.parent is not None else None
+
+    @property
+    def rescores(self) -> bool:
+        """Whether it has another reward than the campaign whose batches it trains again."""
+        given = self.parent.given if self.is_retrained and self.parent is not None else ()
+        return any(f"{field}.".startswith("reward.") for field in given)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of the whole campaign. Raises UsageError for a run that is none."""
+        if self.parent is not None and self.parent.order is not None:
+            return self.parent.version + len(self.parent.order)
+        return training(self.config).trainer.num_steps
+
+    @property
+    def workflow_queue(self) -> str:
+        """Queue of the workers that run its workflow: the trainer alone where nothing is played."""
+        return trainer_queue(self.id) if self.is_retrained else ROLLOUT_QUEUE
 
     @property
     def as_stored(self) -> AnyRun:

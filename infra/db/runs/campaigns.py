@@ -205,7 +205,7 @@ async def finish(db: Database, campaign: CampaignId) -> bool:
         if record is None:
             raise unknown("campaign", campaign)
         if isinstance(record.config, CampaignConfig) and record.changes:
-            has_more = (record.version or 0) < record.config.trainer.num_steps
+            has_more = (record.version or 0) < record.num_steps
             if has_more:
                 return False
         await connection.execute(

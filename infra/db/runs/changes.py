@@ -30,6 +30,7 @@ from mainspring.config.files.changes import (
     is_in_place,
     refuse_fixed,
 )
+from mainspring.config.files.layers import name_of
 from mainspring.config.section import Counts
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId
@@ -124,6 +125,7 @@ async def _pending(
         raise unknown("campaign", campaign)
     campaigns.refuse_incomplete(campaign, record.incomplete)
     base = training(record.config)
+    _refuse_retrained(record, values)
     earliest = await _earliest(connection, campaign)
     now = await connection.scalar(select(func.now()))
     assert now is not None
@@ -143,6 +145,17 @@ async def _pending(
         number = len(record.changes) + len(changes) + 1
         changes.append(FieldChange(number, field, before, after, step, by, now))
     return PendingChanges(record, changes, wanted)
+
+
+def _refuse_retrained(record: CampaignRecord, values: Values) -> None:
+    """All steps of such a campaign are planned."""
+    later = [name for keys, _ in values if counts_of(name := name_of(keys)) is not Counts.AT_ONCE]
+    if record.is_retrained and later and record.parent is not None:
+        raise UsageError(
+            f"campaign {record.id} trains the batches of {record.parent.campaign} again: all of "
+            f"its steps are planned, and {', '.join(later)} cannot change",
+            remedy=f"run `mainspring campaign retrain {record.parent.campaign} --as NEW --set ...`",
+        )
 
 
 def _newest(record: CampaignRecord, field: str) -> int:

@@ -1,7 +1,9 @@
 """Storing a fork: a campaign whose first versions are those of another one.
 
 Invariants: the row comes with its tasks, versions and changes in one transaction, after its files
-are in their place; groups and rollouts of the parent are not copied. Imported by commands.
+are in their place; groups and rollouts of the parent are not copied. A campaign that trains the
+parent's batches again has all of its steps planned in that transaction, each on groups of the
+parent: what becomes of the parent's steps later changes none of them. Imported by commands.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,9 +12,11 @@ from typing import Any
 
 from sqlalchemy import func, insert, literal, select
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.database import Database
 from infra.db.runs.campaign_record import CampaignRecord, Parent
+from infra.db.runs.campaigns import refuse_incomplete
 from infra.db.tables.change_rows import ChangeRow
 from infra.db.tables.models import (
     CampaignRow,
@@ -20,12 +24,13 @@ from infra.db.tables.models import (
     PolicyVersionRow,
     SelectionRow,
     StepGroupRow,
+    StepRow,
 )
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.files.changes import FieldChange
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId
-from mainspring.status import CampaignKind, CampaignStatus, GroupKind
+from mainspring.status import CampaignKind, CampaignStatus, GroupKind, StepStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,7 @@ async def first_index(db: Database, campaign: CampaignId, version: int) -> int:
             select(func.max(GroupRow.index))
             .join(StepGroupRow, StepGroupRow.group_id == GroupRow.id)
             .where(
-                GroupRow.campaign_id == campaign,
+                StepGroupRow.campaign_id == campaign,
                 GroupRow.kind == GroupKind.TRAIN,
                 StepGroupRow.step <= version,
             )
@@ -62,7 +67,8 @@ async def add(
     versions: Sequence[ForkedVersion],
     changes: Sequence[FieldChange],
 ) -> None:
-    """Store the fork. Raises UsageError when its name is taken."""
+    """Store the fork. Raises UsageError when its name is taken, the parent is being deleted, or a
+    step whose batch is to be trained again is not there any more."""
     row: Mapping[str, Any] = {
         "id": config.name,
         "kind": CampaignKind.TRAIN,
@@ -73,6 +79,10 @@ async def add(
     }
     try:
         async with db.transaction() as connection:
+            incomplete = await connection.scalar(
+                select(CampaignRow.incomplete).where(CampaignRow.id == parent.id).with_for_update()
+            )
+            refuse_incomplete(parent.id, incomplete)
             await connection.execute(insert(CampaignRow).values(row))
             columns = [c for c in SelectionRow.__table__.c if c.name != "campaign_id"]
             tasks = select(literal(config.name), *columns).where(
@@ -99,10 +109,36 @@ async def add(
                     insert(ChangeRow),
                     [asdict(change) | {"campaign_id": config.name} for change in changes],
                 )
+            for step, of in enumerate(begins.order or (), begins.version + 1):
+                await _plan(connection, config.name, step, parent.id, of)
     except IntegrityError as error:
         raise taken(config.name) from error
 
 
+async def _plan(
+    connection: AsyncConnection, campaign: str, step: int, parent: CampaignId, of: int
+) -> None:
+    """Plan a step on the batch of the parent's step `of`."""
+    await connection.execute(
+        insert(StepRow).values(
+            campaign_id=campaign,
+            step=step,
+            status=StepStatus.PLANNED,
+            policy_version_before=step - 1,
+        )
+    )
+    groups = select(
+        literal(campaign), literal(step), StepGroupRow.group_id, StepGroupRow.position
+    ).where(StepGroupRow.campaign_id == parent, StepGroupRow.step == of)
+    names = ["campaign_id", "step", "group_id", "position"]
+    planned = await connection.execute(insert(StepGroupRow).from_select(names, groups))
+    if not planned.rowcount:
+        raise UsageError(
+            f"campaign {parent} has no step {of} any more: it was discarded just now",
+            remedy="repeat the command",
+        )
+
+
 def taken(name: str) -> UsageError:
     """The error for a name that a run has."""
-    return UsageError(f"campaign {name} exists", remedy="give the fork another name")
+    return UsageError(f"campaign {name} exists", remedy="give the new campaign another name")

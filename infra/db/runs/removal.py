@@ -15,7 +15,7 @@ from infra.db.database import Database
 from infra.db.fence import unknown
 from infra.db.runs import campaign_rows
 from infra.db.runs.campaigns import ENDS
-from infra.db.tables.models import CampaignRow, RolloutRow
+from infra.db.tables.models import CampaignRow, GroupRow, RolloutRow, StepGroupRow
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignStatus, Incomplete
@@ -26,7 +26,7 @@ ROWS_AT_ONCE = 5000
 
 async def mark(db: Database, campaign: CampaignId) -> str:
     """From here on the campaign cannot be started; its uid. Raises UnknownId, and UsageError while
-    it runs or another run grades its patches."""
+    it runs, another run grades its patches, or trains its batches again."""
     async with db.transaction() as connection:
         result = await connection.execute(
             select(CampaignRow.status, CampaignRow.uid)
@@ -40,6 +40,12 @@ async def mark(db: Database, campaign: CampaignId) -> str:
             raise UsageError(
                 f"campaign {campaign} is {row.status.value}",
                 remedy=f"run `mainspring campaign cancel {campaign}` first",
+            )
+        if users := await _retrained_by(connection, campaign):
+            raise UsageError(
+                f"batches of campaign {campaign} are trained again by {', '.join(users)}, whose "
+                "steps refer to them",
+                remedy=f"run `mainspring campaign delete {users[0]}` first",
             )
         if users := await _graded_by(connection, campaign):
             raise UsageError(
@@ -135,6 +141,17 @@ async def _is_marked(connection: AsyncConnection, campaign: CampaignId, uid: str
         .with_for_update(read=True, key_share=True)
     )
     return incomplete is Incomplete.DELETING
+
+
+async def _retrained_by(connection: AsyncConnection, campaign: CampaignId) -> list[str]:
+    """Other campaigns that train batches of this one's groups."""
+    users = await connection.scalars(
+        select(StepGroupRow.campaign_id)
+        .join(GroupRow, GroupRow.id == StepGroupRow.group_id)
+        .where(GroupRow.campaign_id == campaign, StepGroupRow.campaign_id != campaign)
+        .distinct()
+    )
+    return sorted(users)
 
 
 async def _graded_by(connection: AsyncConnection, campaign: CampaignId) -> list[str]:

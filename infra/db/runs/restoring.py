@@ -15,7 +15,7 @@ from infra.db.database import Database
 from infra.db.runs import campaign_rows
 from infra.db.runs.campaign_rows import PlainTable
 from infra.db.runs.campaigns import refuse_incomplete
-from infra.db.tables.models import CampaignRow, PolicyVersionRow, RolloutRow, TaskRow
+from infra.db.tables.models import CampaignRow, GroupRow, PolicyVersionRow, RolloutRow, TaskRow
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId
 from mainspring.status import Incomplete
@@ -78,6 +78,23 @@ async def refuse_absent_sources(db: Database, rollouts: Sequence[str]) -> None:
             f"it grades patches of {absent[0].partition('/')[0]}, and rollout {absent[0]} is not "
             "stored",
             remedy="restore that run first",
+        )
+
+
+async def refuse_absent_groups(db: Database, campaign: CampaignId, groups: Sequence[str]) -> None:
+    """Refuse batches of another campaign's groups which are not stored. Raises UsageError."""
+    of_others = [group for group in groups if group.partition("/")[0] != campaign]
+    async with db.transaction() as connection:
+        stored = set(
+            await connection.scalars(
+                select(GroupRow.id).where(campaign_rows.are(GroupRow.id, of_others))
+            )
+        )
+    if absent := sorted(set(of_others) - stored):
+        raise UsageError(
+            f"it trains batches of {absent[0].partition('/')[0]}, and group {absent[0]} is not "
+            "stored",
+            remedy="restore that campaign first",
         )
 
 

@@ -1,7 +1,8 @@
 """The tables, as typed declarative models. Every change here needs a migration; a test compares.
 
-Held by the schema: one row per (rollout, epoch, turn); a group is in at most one step; a status is
-one of its enum's words. Imported by `infra.db` and migrations alone: rows never leave `infra.db`.
+Held by the schema: one row per (rollout, epoch, turn); a group is in at most one step of a
+campaign; a status is one of its enum's words. Imported by `infra.db` and migrations alone: rows
+never leave `infra.db`.
 """
 
 from datetime import datetime
@@ -83,7 +84,7 @@ class CampaignRow(Base):
     incomplete: Mapped[Incomplete | None] = word("incomplete", Incomplete)
     """Why its rows are not all there; null: they are."""
     parent: Mapped[dict[str, Any] | None]
-    """The campaign and policy version that it was forked from; null: it is no fork."""
+    """The campaign and policy version that it was forked or retrained from; null: it was not."""
 
 
 class TaskRow(Base):
@@ -359,8 +360,9 @@ class StepGroupRow(Base):
     )
 
     group_id: Mapped[str] = mapped_column(ForeignKey("groups.id"), primary_key=True)
-    """The primary key: a group is consumed once, whatever the code above does."""
-    campaign_id: Mapped[str]
+    """The primary key: a group is in one step of a campaign, whatever the code above does."""
+    campaign_id: Mapped[str] = mapped_column(primary_key=True)
+    """Its own campaign, or one that trains its batch again."""
     step: Mapped[int]
     position: Mapped[int]
 

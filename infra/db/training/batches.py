@@ -11,12 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, select, tuple_, type_coerce
+from sqlalchemy import Row, exists, func, select, tuple_, type_coerce
 
 from infra.db.database import Database
 from infra.db.programs import branch_choice
 from infra.db.tables.columns import FloatArray, IntArray
-from infra.db.tables.models import CallRow, RolloutRow
+from infra.db.tables.models import CallRow, RolloutRow, StepGroupRow
+from infra.db.tables.rollout_ends import SCORED
 from infra.db.training import steps
 from mainspring.ids import CampaignId, GroupId, RolloutId
 from mainspring.status import StopReason
@@ -116,6 +117,32 @@ async def load_groups(db: Database, groups: list[GroupId]) -> list[BatchGroup]:
             )
         )
     return [BatchGroup(id, rollouts[id]) for id in groups if id in rollouts]
+
+
+async def without_tokens(
+    db: Database, campaign: CampaignId, only: Sequence[int]
+) -> list[tuple[int, RolloutId]]:
+    """Scored rollouts of these steps that took turns and have no token stored, with their steps: a
+    batch without them is another one."""
+    has_tokens = exists().where(
+        CallRow.rollout_id == RolloutRow.id,
+        CallRow.epoch == RolloutRow.epoch,
+        func.octet_length(CallRow.completion_ids) > 0,
+    )
+    statement = (
+        select(StepGroupRow.step, RolloutRow.id)
+        .join(RolloutRow, RolloutRow.group_id == StepGroupRow.group_id)
+        .where(
+            StepGroupRow.campaign_id == campaign,
+            StepGroupRow.step.in_(only),
+            SCORED,
+            RolloutRow.num_turns > 0,
+            ~has_tokens,
+        )
+        .order_by(StepGroupRow.step, RolloutRow.id)
+    )
+    async with db.transaction() as connection:
+        return [(step, RolloutId(id)) for step, id in await connection.execute(statement)]
 
 
 async def calls_of(

@@ -65,6 +65,7 @@ async def planned_batch(db: Database, campaign: CampaignId) -> Batch:
     """The batch of the planned step. Raises UsageError when no batch is planned, UnknownId."""
     async with db.transaction() as connection:
         await _lock(connection, campaign)
+        await _refuse_retrained(connection, campaign)
         return await _planned(connection, campaign)
 
 
@@ -189,6 +190,7 @@ async def newest_to_discard(db: Database, campaign: CampaignId) -> int:
                 f"campaign {campaign} is finished: a finished campaign does not change",
                 remedy="start another one from its weights",
             )
+        await _refuse_retrained(connection, campaign)
         newest = await newest_version(connection, campaign)
         parent = await connection.scalar(
             select(CampaignRow.parent).where(CampaignRow.id == campaign)
@@ -212,6 +214,15 @@ async def newest_version(connection: AsyncConnection, campaign: CampaignId) -> i
     return await connection.scalar(
         select(func.max(PolicyVersionRow.version)).where(PolicyVersionRow.campaign_id == campaign)
     )
+
+
+async def _refuse_retrained(connection: AsyncConnection, campaign: CampaignId) -> None:
+    if await steps.is_retrained(connection, campaign):
+        raise UsageError(
+            f"campaign {campaign} trains the batches of another one again: they are not its own "
+            "to discard",
+            remedy="retrain under another name, with --steps or --order for some of the batches",
+        )
 
 
 async def _planned(connection: AsyncConnection, campaign: CampaignId) -> Batch:

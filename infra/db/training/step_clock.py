@@ -11,6 +11,7 @@ from infra.db.training.steps import never_planned
 from mainspring.ids import CampaignId
 from mainspring.training.step_metrics import StepClock
 
+# The batches of a campaign that trains another one's again are planned before their step is due.
 # A rollout that had ended before the window has no request in it: so calls of weeks are not read.
 _CLOCK = text("""
     WITH step AS (
@@ -41,7 +42,7 @@ _CLOCK = text("""
         FROM span
     )
     SELECT
-        extract(epoch FROM planned_at - since)::float8,
+        extract(epoch FROM greatest(planned_at - since, interval '0'))::float8,
         extract(epoch FROM now() - since)::float8,
         (SELECT coalesce(sum(extract(epoch FROM upper(part) - lower(part))), 0)
             FROM busy, unnest(busy.ranges) AS part)::float8,

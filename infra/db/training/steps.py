@@ -1,8 +1,9 @@
 """Steps: their batch is fixed before they start and everything they change is visible at once.
 
 Invariants (design, number 8): a step's groups never change once planned; a group is in at most one
-step (a primary key ensures it); step n makes policy version n, committed in one transaction with
-the groups it consumed. What a batch holds is in `batches`.
+step of a campaign (a primary key ensures it); step n makes policy version n, committed in one
+transaction with the groups it consumed. All steps of a campaign that trains another one's batches
+again are planned when it is stored, and consume nothing. What a batch holds is in `batches`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -165,6 +166,12 @@ async def step_groups(db: Database, campaign: CampaignId, step: int) -> list[Gro
         return await groups_of(connection, campaign, step)
 
 
+async def is_retrained(connection: AsyncConnection, campaign: CampaignId) -> bool:
+    """Whether the campaign trains the batches of another one, whose groups they stay."""
+    record = await campaign_record.read(connection, campaign)
+    return record is not None and record.is_retrained
+
+
 def never_planned(campaign: CampaignId, step: int) -> StepOutOfOrder:
     """The error for a step without a plan."""
     return StepOutOfOrder(f"campaign {campaign}: step {step} was never planned")
@@ -180,10 +187,14 @@ async def _commit(
     groups = await groups_of(connection, campaign, step)
     consumed = await connection.execute(
         update(GroupRow)
-        .where(GroupRow.id.in_(groups), GroupRow.status == GroupStatus.READY)
+        .where(
+            GroupRow.id.in_(groups),
+            GroupRow.campaign_id == campaign,
+            GroupRow.status == GroupStatus.READY,
+        )
         .values(status=GroupStatus.CONSUMED)
     )
-    if consumed.rowcount != len(groups):
+    if consumed.rowcount != len(groups) and not await is_retrained(connection, campaign):
         raise StepOutOfOrder(
             f"campaign {campaign}: step {step} has {len(groups)} groups, of which only "
             f"{consumed.rowcount} are ready"
