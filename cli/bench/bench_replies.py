@@ -25,7 +25,7 @@ from infra.db.reading import volume
 from infra.db.rollouts import rollouts, turns
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
-from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.client import EngineClient
 from infra.policy.protocol import Completion, Keep, SamplingParams
 from infra.tcp import listen
 from mainspring.config.settings import load_settings
@@ -57,7 +57,7 @@ async def measure(
         rollout = await _rollout(db)
         bench = _Bench(db, rollout, PartialReplies(db))
         figures: dict[str, dict[str, Any]] = {}
-        async with SGLangClient([paced]) as slow_client, SGLangClient([fast]) as client:
+        async with EngineClient([paced]) as slow_client, EngineClient([fast]) as client:
             # Pages that are touched for the first time cost WAL of their own.
             await bench.store(slow_client, lengths[0])
             for length in lengths:
@@ -77,7 +77,7 @@ class _Bench:
     partials: PartialReplies
     num_calls: int = 0
 
-    async def store(self, client: SGLangClient, length: int) -> dict[str, Any]:
+    async def store(self, client: EngineClient, length: int) -> dict[str, Any]:
         """A reply as it is stored while it comes, and at its end."""
         number, self.num_calls = self.num_calls, self.num_calls + 1
         reply = ReplyUnderWay((self.rollout, 0, number))
@@ -125,12 +125,12 @@ class _Bench:
             return await volume.num_reply_parts(connection, self.rollout)
 
 
-async def _generate(client: SGLangClient, length: int, keep: Keep) -> Completion:
+async def _generate(client: EngineClient, length: int, keep: Keep) -> Completion:
     params = SamplingParams(max_new_tokens=length, temperature=1.0)
     return await client.generate(PROMPT, params, request_id="bench", sticky="bench", keep=keep)
 
 
-async def _read_cpu_s(client: SGLangClient, length: int) -> float:
+async def _read_cpu_s(client: EngineClient, length: int) -> float:
     began = time.process_time()
     await _generate(client, length, lambda part: None)
     return time.process_time() - began

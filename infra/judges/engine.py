@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from infra.judges.judge import JudgeFailing, JudgeRefused
-from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.client import EngineClient
 from infra.policy.model.tokenizer import ChatTokenizer
 from infra.policy.protocol import MalformedReply, SamplingParams
 from mainspring.config.agents.judges import JudgeConfig
@@ -24,7 +24,7 @@ class EngineJudge:
     def __init__(self, config: JudgeConfig) -> None:
         self._config = config
         key = os.environ.get(config.api_key_env, "") if config.api_key_env else ""
-        self._engines = SGLangClient(
+        self._engines = EngineClient(
             config.engines, timeout_s=config.request_timeout_s, api_key=key, any_weights=True
         )
         self._loading: asyncio.Task[ChatTokenizer] | None = None

@@ -25,7 +25,7 @@ from infra.db.runs import campaigns
 from infra.db.training import policies
 from infra.db.training.policies import PolicyRecord
 from infra.policy.engines.balancer import EngineMember
-from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.client import EngineClient
 from infra.policy.engines.dialects.choice import dialect_of
 from infra.policy.engines.engine_weights import EngineWeights
 from infra.policy.model.model_files import read_facts
@@ -264,7 +264,7 @@ def engines_of(
     config: RunConfig,
     model: Path,
     api_key: SecretStr | None,
-) -> SGLangClient:
+) -> EngineClient:
     policy = config.policy
     is_eval = isinstance(config, EvaluationConfig)
 
@@ -273,7 +273,7 @@ def engines_of(
 
     # An evaluation needs no more of the model than its tokenizer.
     has_config = not is_eval or (model / "config.json").is_file()
-    return SGLangClient(
+    return EngineClient(
         policy.engines,
         timeout_s=policy.request_timeout_s,
         api_key=api_key.get_secret_value() if api_key else "",

@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.client import EngineClient
 from infra.policy.engines.dialects.choice import dialect_of
 from infra.policy.engines.vllm_command import command_of
 from mainspring.status import PolicyApi
@@ -56,9 +56,9 @@ class RealEngine:
     def api(self) -> PolicyApi:
         return PolicyApi.VLLM if self.kind == "vllm" else PolicyApi.SGLANG
 
-    def client(self, model: Path | None = None, *, trained_at: float = 1.0) -> SGLangClient:
+    def client(self, model: Path | None = None, *, trained_at: float = 1.0) -> EngineClient:
         dialect = dialect_of(self.api, trained_at=trained_at)
-        return SGLangClient([self.url], model=model, dialect=dialect, timeout_s=120.0)
+        return EngineClient([self.url], model=model, dialect=dialect, timeout_s=120.0)
 
     def start(self) -> None:
         arguments, environment = self._command()

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from real_engines import ABORTS, CONTEXT, KINDS, RealEngine, started
 
-from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.client import EngineClient
 from infra.policy.engines.dialects.choice import dialect_of
 from infra.policy.engines.engine_check import check_engine
 from infra.policy.engines.loading import load_from_disk
@@ -66,7 +66,7 @@ def engine(request, models: tuple[Path, Path], tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture
-async def client(engine: RealEngine, models: tuple[Path, Path]) -> AsyncIterator[SGLangClient]:
+async def client(engine: RealEngine, models: tuple[Path, Path]) -> AsyncIterator[EngineClient]:
     async with engine.client(models[0]) as client:
         await client.reconcile(engine.url, models[0], FIRST)
         yield client
@@ -92,7 +92,7 @@ class Kept:
         return join_parts(self.parts[first:])
 
 
-def ask(client: SGLangClient, ids: list[int], count: int, **options) -> asyncio.Task[Completion]:
+def ask(client: EngineClient, ids: list[int], count: int, **options) -> asyncio.Task[Completion]:
     params = SamplingParams(
         count, options.pop("temperature", 1.0), options.pop("stop", ()), options.pop("seed", None)
     )
@@ -112,7 +112,7 @@ def check(reply: Completion | ReplyPart, ids: list[int], by_version: tuple[Refer
 
 
 async def test_ids_are_consumed_as_sent_and_log_probs_are_those_of_transformers(
-    client: SGLangClient, references: tuple[Reference, Reference]
+    client: EngineClient, references: tuple[Reference, Reference]
 ) -> None:
     source = random.Random(0)
     prompts = [[source.randrange(3, VOCAB) for _ in range(n)] for n in (1, 3, 17, 64, 200)]
@@ -123,26 +123,26 @@ async def test_ids_are_consumed_as_sent_and_log_probs_are_those_of_transformers(
 
 
 async def test_greedy_tokens_are_those_of_transformers(
-    client: SGLangClient, references: tuple[Reference, Reference]
+    client: EngineClient, references: tuple[Reference, Reference]
 ) -> None:
     reply = await ask(client, PROMPT, 24, temperature=0.0)
     assert list(reply.output_ids) == references[0].greedy(PROMPT, list(reply.output_ids))
 
 
 async def test_log_probs_are_after_the_temperature(
-    client: SGLangClient, references: tuple[Reference, Reference]
+    client: EngineClient, references: tuple[Reference, Reference]
 ) -> None:
     reply = await ask(client, PROMPT, 24, temperature=0.6)
     expected = references[0].logprobs(PROMPT, list(reply.output_ids), 0.6)
     assert list(reply.logprobs) == pytest.approx(expected, abs=TOLERANCE)
 
 
-async def test_max_tokens_end_a_reply(client: SGLangClient) -> None:
+async def test_max_tokens_end_a_reply(client: EngineClient) -> None:
     reply = await ask(client, PROMPT, 7, temperature=0.0)
     assert (len(reply.output_ids), reply.finish_reason) == (7, "length")
 
 
-async def test_the_stop_token_is_kept_with_its_log_prob(client: SGLangClient) -> None:
+async def test_the_stop_token_is_kept_with_its_log_prob(client: EngineClient) -> None:
     free = (await ask(client, PROMPT, 12, temperature=0.0)).output_ids
     stop = free[5]
     reply = await ask(client, PROMPT, 12, temperature=0.0, stop=(stop,))
@@ -153,7 +153,7 @@ async def test_the_stop_token_is_kept_with_its_log_prob(client: SGLangClient) ->
 
 @pytest.mark.parametrize(("length", "count"), [(CONTEXT + 20, 4), (CONTEXT - 10, 64)])
 async def test_more_than_the_context_is_refused(
-    client: SGLangClient, length: int, count: int
+    client: EngineClient, length: int, count: int
 ) -> None:
     with pytest.raises(EngineError) as refused:
         await ask(client, [9] * length, count)
@@ -162,13 +162,13 @@ async def test_more_than_the_context_is_refused(
 
 
 async def test_an_id_without_an_embedding_is_not_sent(engine: RealEngine) -> None:
-    async with SGLangClient([engine.url], vocab_size=320) as client:
+    async with EngineClient([engine.url], vocab_size=320) as client:
         with pytest.raises(TokenOutOfVocabulary):
             await ask(client, [5, 320], 2)
 
 
 async def test_pieces_of_a_stream_are_the_reply(
-    client: SGLangClient, references: tuple[Reference, Reference]
+    client: EngineClient, references: tuple[Reference, Reference]
 ) -> None:
     keep = Kept()
     reply = await ask(client, PROMPT, LONG, keep=keep)
@@ -181,7 +181,7 @@ async def test_pieces_of_a_stream_are_the_reply(
 
 
 async def test_a_reply_that_was_aborted_keeps_its_tokens(
-    client: SGLangClient, engine: RealEngine, references: tuple[Reference, Reference]
+    client: EngineClient, engine: RealEngine, references: tuple[Reference, Reference]
 ) -> None:
     keep = Kept()
     asked = ask(client, PROMPT, LONG, keep=keep)
@@ -195,7 +195,7 @@ async def test_a_reply_that_was_aborted_keeps_its_tokens(
 
 
 async def test_requests_wait_while_it_is_paused_and_it_is_found(
-    client: SGLangClient, engine: RealEngine
+    client: EngineClient, engine: RealEngine
 ) -> None:
     wire, spoken = client.weights.wire, dialect_of(engine.api)
     assert await paused_engines([engine.url], dialect=spoken) == []
@@ -213,7 +213,7 @@ async def test_requests_wait_while_it_is_paused_and_it_is_found(
 
 
 async def test_new_weights_under_replies_in_flight(
-    client: SGLangClient,
+    client: EngineClient,
     engine: RealEngine,
     models: tuple[Path, Path],
     references: tuple[Reference, Reference],
@@ -247,7 +247,7 @@ async def test_its_state_is_told(engine: RealEngine, models: tuple[Path, Path]) 
 
 
 async def test_weights_that_cannot_be_loaded(
-    client: SGLangClient,
+    client: EngineClient,
     engine: RealEngine,
     models: tuple[Path, Path],
     references: tuple[Reference, Reference],
@@ -275,7 +275,7 @@ async def test_weights_that_cannot_be_loaded(
 
 
 async def test_an_engine_that_is_killed_and_started_again(
-    client: SGLangClient,
+    client: EngineClient,
     engine: RealEngine,
     models: tuple[Path, Path],
     references: tuple[Reference, Reference],

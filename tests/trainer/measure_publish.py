@@ -23,7 +23,7 @@ import httpx
 import torch
 
 from activities.training.sending import through_group
-from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.client import EngineClient
 from infra.policy.engines.collective import updating
 from infra.policy.weight_label import WeightLabel
 from mainspring.model_folder.weights import SINGLE
@@ -36,7 +36,7 @@ async def measured(model: Path, engines: list[str], num_times: int, folder: Path
     source = RankSource(model)
     seconds: dict[str, list[float]] = {"export": [], "disk": [], "collective": []}
     size_gb = (model / SINGLE).stat().st_size / 1e9
-    async with SGLangClient(engines) as client:
+    async with EngineClient(engines) as client:
         version = 0
         for _ in range(num_times):
             for way in ("disk", "collective"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from activities.training.sending import through_group
-from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.client import EngineClient
 from infra.policy.engines.collective import updating
 from infra.policy.weight_label import WeightLabel
 from mainspring.config.campaign import CampaignConfig
@@ -56,7 +56,7 @@ async def run(function: Callable[..., Any], *arguments: object) -> Any:
 
 
 async def send(
-    source: RankSource, client: SGLangClient, engines: list[str], weights: Path, label: WeightLabel
+    source: RankSource, client: EngineClient, engines: list[str], weights: Path, label: WeightLabel
 ) -> None:
     async with updating(client.weights, engines, weights, label) as update:
         await through_group(source, run, update, bucket_bytes=SMALL_BYTES)
@@ -67,7 +67,7 @@ async def _main(model: Path, killed_at: int, engines: list[str]) -> None:
         if number == killed_at:
             signal.raise_signal(signal.SIGKILL)
 
-    async with SGLangClient(engines) as client:
+    async with EngineClient(engines) as client:
         await send(RankSource(model, on_bucket), client, engines, model, WeightLabel(1, "a"))
 
 

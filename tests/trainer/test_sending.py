@@ -18,7 +18,7 @@ from torch.distributed import distributed_c10d
 
 from activities.training import sending
 from engine import update_routes
-from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.client import EngineClient
 from infra.policy.model.weight_files import weights_digest
 from infra.policy.protocol import SamplingParams, WeightsDiffer
 from infra.policy.weight_label import WeightLabel
@@ -40,7 +40,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return save_tiny_model(root / "old", seed=0), save_tiny_model(root / "new", seed=1)
 
 
-async def ask(client: SGLangClient) -> tuple[tuple[int, ...], tuple[float, ...], int]:
+async def ask(client: EngineClient) -> tuple[tuple[int, ...], tuple[float, ...], int]:
     served = await client.generate([5, 6], GREEDY, request_id="r", sticky="a")
     [span] = served.spans
     return served.output_ids, served.logprobs, span.version
@@ -59,7 +59,7 @@ async def test_the_bits_are_those_of_the_files(models: tuple[Path, Path], tmp_pa
     source = RankSource(new)
     source.rank.export_hf(tmp_path / "export")
     with serving(old) as one, serving(old) as two, serving(old) as by_disk:
-        async with SGLangClient([one]) as client, SGLangClient([by_disk]) as other:
+        async with EngineClient([one]) as client, EngineClient([by_disk]) as other:
             await send(source, client, [one, two], tmp_path / "export", NEW)
             await other.publish(by_disk, tmp_path / "export", NEW)
             assert await ask(client) == await ask(other)
@@ -74,7 +74,7 @@ async def test_a_request_that_comes_meanwhile_waits_for_the_new_weights(
 ) -> None:
     old, new = models
     with serving(old) as url:
-        async with SGLangClient([url]) as client, httpx.AsyncClient(base_url=url) as http:
+        async with EngineClient([url]) as client, httpx.AsyncClient(base_url=url) as http:
             requests: list[asyncio.Task[Any]] = []
             loop, seen = asyncio.get_running_loop(), []
 
@@ -105,7 +105,7 @@ async def test_a_killed_engine_leaves_the_others_whole(models: tuple[Path, Path]
                 process.kill()
                 process.wait()
 
-        async with SGLangClient([other]) as client:
+        async with EngineClient([other]) as client:
             before = await ask(client)
             with pytest.raises((EngineError, SendingFailed)):
                 await send(RankSource(new, on_bucket), client, [mortal, other], new, NEW)
@@ -122,7 +122,7 @@ async def test_an_engine_whose_sender_was_killed_generates_under_what_it_had(
 ) -> None:
     old, new = models
     with serving(old) as url:
-        async with SGLangClient([url]) as client:
+        async with EngineClient([url]) as client:
             before = await ask(client)
             killed = await asyncio.to_thread(
                 subprocess.run,
@@ -144,7 +144,7 @@ async def test_a_sender_that_falls_silent_is_not_waited_for(
 ) -> None:
     monkeypatch.setattr(update_routes, "SILENCE_S", 0.3)
     with serving(models[0]) as url:
-        async with SGLangClient([url]) as client, httpx.AsyncClient(base_url=url) as http:
+        async with EngineClient([url]) as client, httpx.AsyncClient(base_url=url) as http:
             before = await ask(client)
             await http.post("/pause_generation", json={"mode": "retract"})
             assert (await http.post("/begin_weight_update", json={})).json()["success"]
@@ -165,7 +165,7 @@ async def test_weights_that_differ_from_the_files_are_refused(models: tuple[Path
 
     source = RankSource(new, flip)
     with serving(old) as url:
-        async with SGLangClient([url]) as client:
+        async with EngineClient([url]) as client:
             with pytest.raises(WeightsDiffer, match=r"by checksum\n.*restart the engine"):
                 await send(source, client, [url], new, NEW)
             assert await client.served_version(url) is None
@@ -180,7 +180,7 @@ async def test_engines_without_a_checksum_of_files_are_compared_with_each_other(
     with engine_stub() as one, engine_stub() as two:
         one.posted = two.posted = {"per_engine_checksum": "aa"}
         monkeypatch.setattr(RankSource, "meet", lambda self, timeout_s: None)
-        async with SGLangClient([one.url]) as client:
+        async with EngineClient([one.url]) as client:
             await send(RankSource(models[1]), client, [one.url, two.url], models[1], NEW)
             paths = [path for path, _ in one.asked]
             assert paths[-3:-1] == ["/update_weight_version", "/continue_generation"]
@@ -196,7 +196,7 @@ async def test_a_group_that_does_not_form_is_told(
 ) -> None:
     monkeypatch.setattr(sending, "MEET_S", 0.5)
     with engine_stub() as absent:
-        async with SGLangClient([absent.url]) as client:
+        async with EngineClient([absent.url]) as client:
             with pytest.raises(SendingFailed, match=r"1 engine ranks .* within 0 s|within 1 s"):
                 await send(RankSource(models[1]), client, [absent.url], models[1], NEW)
 

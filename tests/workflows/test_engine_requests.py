@@ -7,7 +7,7 @@ from scripted import ByteText
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.policy.engines import client
-from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.client import EngineClient
 from infra.policy.serving import CampaignPolicy, in_tokens
 from mainspring.ids import CampaignId
 from mainspring.status import StopReason
@@ -18,7 +18,7 @@ def serve_from(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, stub: EngineStub, vocab_size: int
 ) -> None:
     async def serve(db: Database, campaign: CampaignId) -> CampaignPolicy:
-        engines = SGLangClient([stub.url], vocab_size=vocab_size)
+        engines = EngineClient([stub.url], vocab_size=vocab_size)
         config = (await campaigns.get(db, campaign)).config
         return in_tokens(db, campaign, config, engines, ByteText())
 

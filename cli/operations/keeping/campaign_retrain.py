@@ -34,7 +34,7 @@ from mainspring.config.run import RunConfig
 from mainspring.config.section import MANY
 from mainspring.errors import UsageError
 from mainspring.ids import campaign_id
-from mainspring.status import PolicyApi, StepStatus
+from mainspring.status import StepStatus
 from mainspring.training.training_faults import CheckpointUnusable
 
 _FILES = (
@@ -95,11 +95,11 @@ def _trained(record: CampaignRecord) -> CampaignConfig:
     """Its configuration as it was stored. Raises UsageError for what has no batches of its own."""
     config = record.as_stored
     campaigns.refuse_incomplete(record.id, record.incomplete)
-    if isinstance(config, RunConfig) and config.policy.api is not PolicyApi.SGLANG:
+    if isinstance(config, RunConfig) and not config.policy.api.gives_tokens:
         raise UsageError(
             f"{record.kind} {record.id} has its rollouts as text (policy.api = "
             f'"{config.policy.api}"): no token ids and log-probs are stored to train on',
-            remedy='name a campaign whose policy.api is "sglang"; `mainspring sft` trains on texts',
+            remedy='name a campaign whose policy gives tokens (policy.api = "sglang"); `mainspring sft` trains on texts',
         )
     parent = training(config)
     if (source := record.retrained_from) is not None:

@@ -85,7 +85,7 @@ class _Request:
     kept_parts: KeptParts | None
 
 
-class SGLangClient:
+class EngineClient:
     """One per process; safe for any number of concurrent calls on one event loop."""
 
     def __init__(

@@ -74,7 +74,7 @@ class EngineWeights:
         alone: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
         loading: Loading | None = None,
     ) -> None:
-        """See SGLangClient. `loading`: of whole models where None is given."""
+        """See EngineClient. `loading`: of whole models where None is given."""
         self.wire = wire
         self.alone = alone
         self._model = model

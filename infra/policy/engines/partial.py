@@ -20,7 +20,7 @@ ANY_VERSION = 0
 
 class UnknownWeights(EngineError):
     """The engine does not serve the campaign's weights (most likely it was restarted): publish the
-    current version to `engine` (see SGLangClient.reconcile) and ask again."""
+    current version to `engine` (see EngineClient.reconcile) and ask again."""
 
     def __init__(self, engine: str, served: str, versions: Versions) -> None:
         super().__init__(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.policy.engines.adapter_loading import loaded_at
-from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.client import EngineClient
 from infra.policy.engines.engine_check import check_engine
 from infra.policy.protocol import Completion, SamplingParams
 from infra.policy.weight_label import WeightLabel
@@ -45,13 +45,13 @@ async def read(root: Path, url: str) -> dict[str, Any]:
         expected = references[number].logprobs(PROMPT, list(reply.output_ids))
         return max(abs(a - b) for a, b in zip(reply.logprobs, expected, strict=True))
 
-    async def ask(client: SGLangClient, count: int, name: str = "r") -> Completion:
+    async def ask(client: EngineClient, count: int, name: str = "r") -> Completion:
         params = SamplingParams(count)
         return await client.generate(PROMPT, params, request_id=name, sticky=name)
 
     gaps: list[float] = []
     publish_s: list[float] = []
-    async with SGLangClient([url], model=versions[0], adapters=True) as client:
+    async with EngineClient([url], model=versions[0], adapters=True) as client:
         for number, version in enumerate(versions):
             began = time.monotonic()
             await client.reconcile(url, version, WeightLabel(number, f"c{number}"))
@@ -71,7 +71,7 @@ async def read(root: Path, url: str) -> dict[str, Any]:
             await client.reconcile(url, versions[2], WeightLabel(number, "later"))
         gaps.append(gap(await ask(client, 60), 2))
         names = await loaded_at(client.weights.wire, url)
-    async with SGLangClient([url], any_weights=True) as evaluation:
+    async with EngineClient([url], any_weights=True) as evaluation:
         gaps.append(gap(await ask(evaluation, 60), 2))
     return {
         "mismatch": report.mismatch,

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from infra.policy.engines.adapter_loading import KEPT, old_ones
-from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.client import EngineClient
 from infra.policy.engines.partial import UnknownWeights
 from infra.policy.protocol import SamplingParams, Versions
 from infra.policy.weight_label import WeightLabel
@@ -40,11 +40,11 @@ async def is_ours(each: WeightLabel) -> bool:
     return each in (WeightLabel(0), label(0), label(1), label(2))
 
 
-def client_of(versions: list[Path], *engines: str) -> SGLangClient:
-    return SGLangClient(engines, model=versions[0], is_known=is_ours, adapters=True)
+def client_of(versions: list[Path], *engines: str) -> EngineClient:
+    return EngineClient(engines, model=versions[0], is_known=is_ours, adapters=True)
 
 
-async def ask(client: SGLangClient, params: SamplingParams = SHORT, **options):
+async def ask(client: EngineClient, params: SamplingParams = SHORT, **options):
     return await client.generate(PROMPT, params, request_id="r", sticky="a", **options)
 
 
@@ -206,7 +206,7 @@ async def test_an_evaluation_asks_the_version_that_an_engine_serves(versions) ->
     with serving(versions[0], weight_version="base") as url:
         async with client_of(versions, url) as client:
             await client.reconcile(url, versions[1], label(1))
-        async with SGLangClient([url], any_weights=True) as client:
+        async with EngineClient([url], any_weights=True) as client:
             assert gap(await ask(client), versions[1]) < 1e-4
             await client.weights.wire.post(url, "/update_weight_version", {"new_version": "7"})
             assert gap(await ask(client), versions[0]) < 1e-4

@@ -8,7 +8,7 @@ import pytest
 from infra.db.database import Database
 from infra.db.runs import campaigns, changes
 from infra.policy import serving
-from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.client import EngineClient
 from infra.policy.protocol import SamplingParams
 from infra.policy.serving import CampaignPolicy, ServedCampaigns, in_tokens
 from mainspring.config.campaign import CampaignConfig
@@ -31,13 +31,13 @@ async def db(fresh_database: str) -> AsyncIterator[Database]:
 
 async def serve(db: Database, campaign: CampaignId) -> CampaignPolicy:
     config = (await campaigns.get(db, campaign)).config
-    engines = SGLangClient(config.policy.engines)
+    engines = EngineClient(config.policy.engines)
     return in_tokens(db, campaign, config, engines, ByteText(), engines)
 
 
 async def ask(served: ServedCampaigns, number: int) -> None:
     engines = (await served.of(CAMPAIGN)).publisher
-    assert isinstance(engines, SGLangClient)
+    assert isinstance(engines, EngineClient)
     # One rollout's requests: they prefer the engine that they went to before.
     await engines.generate([5, 6], PARAMS, request_id=str(number), sticky="a")
 

@@ -17,7 +17,7 @@ from infra.db.rollouts import groups, rollouts, turns
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from infra.db.training import discards, policies, steps
-from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.client import EngineClient
 from infra.policy.model.weight_files import weights_digest
 from infra.policy.serving import ServedCampaigns, serve_over_http
 from infra.policy.weight_label import WeightLabel
@@ -145,7 +145,7 @@ async def test_an_engine_without_checksums_is_told_by_what_it_calls_its_weights(
     with engine_stub() as stub:
         stub.info = {"weight_version": "1-old"}
         stub.on_update = lambda body: {"weight_version": body["weight_version"]}
-        async with SGLangClient([stub.url]) as client:
+        async with EngineClient([stub.url]) as client:
             assert await client.reconcile(stub.url, model, WeightLabel(1, "new"))
             assert not await client.reconcile(stub.url, model, WeightLabel(1, "new"))
             assert stub.info["weight_version"] == "1-new"

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from infra.policy.engines import client as client_module
-from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.client import EngineClient
 from infra.policy.engines.partial import UnknownWeights
 from infra.policy.protocol import ClosesConnections, SamplingParams
 from infra.policy.weight_label import WeightLabel
@@ -29,14 +29,14 @@ def paths(stub: EngineStub) -> list[str]:
     return [path for path, _ in stub.asked if path != "/server_info"]
 
 
-async def ask(client: SGLangClient, params: SamplingParams = GREEDY, **options):
+async def ask(client: EngineClient, params: SamplingParams = GREEDY, **options):
     return await client.generate([5, 6], params, request_id="r", sticky="a", **options)
 
 
 async def test_a_reply_waits_for_its_engine() -> None:
     with engine_stub() as stub:
         stub.status = 503
-        async with SGLangClient([stub.url]) as client:
+        async with EngineClient([stub.url]) as client:
             reply = asyncio.create_task(ask(client))
             await until(lambda: paths(stub).count("/generate") >= 2)
             stub.status = 200
@@ -50,7 +50,7 @@ async def test_a_reply_waits_for_its_engine() -> None:
 async def test_another_model_is_not_sampled_from() -> None:
     with engine_stub() as stub:
         stub.closes, stub.info = True, {"weight_version": "default"}
-        async with SGLangClient([stub.url]) as client:
+        async with EngineClient([stub.url]) as client:
             with pytest.raises(UnknownWeights, match="serves weights 'default'") as stale:
                 await ask(client)
             assert stale.value.num_closed == 1
@@ -66,11 +66,11 @@ async def test_tokens_of_the_dead_engine_are_kept_while_the_next_one_gets_its_we
 ) -> None:
     model = save_tiny_model(tmp_path / "model", seed=0)
     with serving_process(model) as (mortal, process):
-        async with SGLangClient([mortal]) as client:
+        async with EngineClient([mortal]) as client:
             await client.reconcile(mortal, model, WeightLabel(0))
             whole = await ask(client)
         with serving(model, weight_version="default") as other:
-            async with SGLangClient([mortal, other]) as client:
+            async with EngineClient([mortal, other]) as client:
                 kept = asyncio.Event()
                 reply = asyncio.create_task(ask(client, keep=lambda _: kept.set()))
                 await kept.wait()
@@ -97,7 +97,7 @@ async def test_a_request_that_gets_further_is_sent_again() -> None:
     num_tokens = 2 * client_module.MAX_CLOSED
     with engine_stub() as stub:
         stub.closes_after_a_token, stub.info = True, stub.info | {"stream_interval": 32}
-        async with SGLangClient([stub.url]) as client:
+        async with EngineClient([stub.url]) as client:
             params = SamplingParams(max_new_tokens=num_tokens, temperature=0)
             reply = await ask(client, params, keep=lambda piece: None)
     assert reply.output_ids == (7,) * num_tokens

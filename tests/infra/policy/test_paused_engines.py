@@ -20,7 +20,7 @@ from infra.db.tasks import tasks
 from infra.db.training import policies
 from infra.policy.engines import paused
 from infra.policy.engines.adapter_loading import AdapterLoading
-from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.client import EngineClient
 from infra.policy.engines.collective import updating
 from infra.policy.engines.paused import StillPaused, paused_engines
 from infra.policy.engines.wire import NothingListens
@@ -84,7 +84,7 @@ async def asked(engine: str, path: str, body: dict[str, Any] | None = None) -> d
 
 
 async def published(line: Line, model: Path, label: WeightLabel = NEW) -> EngineError | None:
-    async with SGLangClient([line.url], timeout_s=TIMEOUT_S) as client:
+    async with EngineClient([line.url], timeout_s=TIMEOUT_S) as client:
         try:
             await client.publish(line.url, model, label)
         except EngineError as error:
@@ -144,7 +144,7 @@ async def test_each_request_of_a_load_into_a_real_engine_fails_once(
 async def test_an_engine_that_ended_in_a_load_is_not_waited_for(models: tuple[Path, Path]) -> None:
     with fake_engine() as gone:
         url = gone.url
-    async with SGLangClient([url], timeout_s=TIMEOUT_S) as client:
+    async with EngineClient([url], timeout_s=TIMEOUT_S) as client:
         with pytest.raises(NothingListens) as caught:
             await client.publish(url, models[1], NEW)
     assert caught.value.has_ended
@@ -155,7 +155,7 @@ async def test_an_engine_that_ended_in_a_load_is_not_waited_for(models: tuple[Pa
 async def test_each_request_of_sending_weights_fails_once(
     line: Line, fake: FakeEngine, models: tuple[Path, Path], path: str, fault: Fault
 ) -> None:
-    async with SGLangClient([line.url], timeout_s=TIMEOUT_S) as client:
+    async with EngineClient([line.url], timeout_s=TIMEOUT_S) as client:
 
         async def send() -> None:
             async with updating(client.weights, [line.url], models[1], NEW) as update:
@@ -185,7 +185,7 @@ async def test_a_load_of_adapters_leaves_no_engine_paused(
     async def is_ours(label: WeightLabel) -> bool:
         return True
 
-    async with SGLangClient([line.url], timeout_s=TIMEOUT_S) as client:
+    async with EngineClient([line.url], timeout_s=TIMEOUT_S) as client:
         loading = AdapterLoading(models[0], is_ours)
         line.fail(path, Fault.CUT_BEFORE)
         info: dict[str, Any] = {"weight_version": "other"}

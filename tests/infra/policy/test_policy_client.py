@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from infra.policy.engines import client as client_module
-from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.client import EngineClient
 from infra.policy.engines.partial import UnknownWeights
 from infra.policy.model.weight_files import weights_digest
 from infra.policy.protocol import (
@@ -52,11 +52,11 @@ def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "RETURN_S", 0.0)
 
 
-async def ask(client: SGLangClient, sticky: str, params: SamplingParams = SHORT, **options):
+async def ask(client: EngineClient, sticky: str, params: SamplingParams = SHORT, **options):
     return await client.generate([5, 6], params, request_id="r", sticky=sticky, **options)
 
 
-async def long_one(client: SGLangClient, engine: str, **options) -> asyncio.Task[Completion]:
+async def long_one(client: EngineClient, engine: str, **options) -> asyncio.Task[Completion]:
     """A greedy request that is under way."""
     request = asyncio.create_task(ask(client, "a", LONG, **options))
     async with httpx.AsyncClient(base_url=engine) as http:
@@ -66,7 +66,7 @@ async def long_one(client: SGLangClient, engine: str, **options) -> asyncio.Task
 
 
 async def test_completion_as_served(engine: str, models: tuple[Path, Path]) -> None:
-    async with SGLangClient([engine + "/"]) as client:
+    async with EngineClient([engine + "/"]) as client:
         engines: Engines = client
         served = await engines.generate([5, 6], SHORT, request_id="r", sticky="a")
         assert await client.served_version(engine) == 0
@@ -78,7 +78,7 @@ async def test_completion_as_served(engine: str, models: tuple[Path, Path]) -> N
 
 
 async def test_stop_token_ends_the_completion(engine: str) -> None:
-    async with SGLangClient([engine]) as client:
+    async with EngineClient([engine]) as client:
         free = await ask(client, "a", SamplingParams(max_new_tokens=8, temperature=0))
         stop = free.output_ids[3]
         params = SamplingParams(max_new_tokens=8, temperature=0, stop_token_ids=(stop,))
@@ -88,16 +88,16 @@ async def test_stop_token_ends_the_completion(engine: str) -> None:
 
 
 async def test_refused_for_good_is_an_engine_error(engine: str) -> None:
-    async with SGLangClient([engine]) as client:
+    async with EngineClient([engine]) as client:
         with pytest.raises(EngineError, match="maximum context length"):
             await client.generate([5] * 3000, SHORT, request_id="r", sticky="a")
 
 
 async def test_api_key(models: tuple[Path, Path]) -> None:
     with serving(models[0], api_key="k") as url:
-        async with SGLangClient([url], api_key="k") as client:
+        async with EngineClient([url], api_key="k") as client:
             assert (await ask(client, "a")).finish_reason == "length"
-        async with SGLangClient([url]) as client:
+        async with EngineClient([url]) as client:
             with pytest.raises(EngineError, match="refuses the API key"):
                 await ask(client, "a")
 
@@ -107,7 +107,7 @@ async def test_keys_stick_and_new_keys_go_where_least_runs(models: tuple[Path, P
         serving(models[0], weight_version="1") as one,
         serving(models[0], weight_version="2") as two,
     ):
-        async with SGLangClient([one, two]) as client:
+        async with EngineClient([one, two]) as client:
             keys = [f"rollout-{index}" for index in range(10)]
             turns = [await asyncio.gather(*(ask(client, key) for key in keys)) for _ in range(3)]
     engines_by_turn = [[answer.spans[0].version for answer in turn] for turn in turns]
@@ -117,7 +117,7 @@ async def test_keys_stick_and_new_keys_go_where_least_runs(models: tuple[Path, P
 
 async def test_a_killed_engine_costs_nothing_but_time(models: tuple[Path, Path]) -> None:
     with serving_process(models[0]) as (mortal, process), serving(models[0]) as other:
-        async with SGLangClient([mortal, other]) as client:
+        async with EngineClient([mortal, other]) as client:
             under_way = await long_one(client, mortal)
             process.kill()
             assert len((await under_way).output_ids) == LONG.max_new_tokens
@@ -126,7 +126,7 @@ async def test_a_killed_engine_costs_nothing_but_time(models: tuple[Path, Path])
 
 @pytest.mark.usefixtures("_no_wait")
 async def test_no_engine_at_all_is_a_connection_error(models: tuple[Path, Path]) -> None:
-    async with SGLangClient([NOWHERE]) as client:
+    async with EngineClient([NOWHERE]) as client:
         with pytest.raises(ConnectionError, match="no policy engine answered"):
             await ask(client, "a")
         with pytest.raises(ConnectionError):
@@ -136,7 +136,7 @@ async def test_no_engine_at_all_is_a_connection_error(models: tuple[Path, Path])
 async def test_aborted_completion_goes_on_from_its_tokens(
     engine: str, models: tuple[Path, Path]
 ) -> None:
-    async with SGLangClient([engine]) as client, httpx.AsyncClient(base_url=engine) as http:
+    async with EngineClient([engine]) as client, httpx.AsyncClient(base_url=engine) as http:
         request = await long_one(client, engine)
         await http.post("/pause_generation", json={"mode": "abort"})
         body = {"model_path": str(models[1]), "weight_version": "7"}
@@ -154,7 +154,7 @@ async def test_aborted_completion_goes_on_from_its_tokens(
 
 
 async def test_aborts_under_one_version_merge_into_one_span(engine: str) -> None:
-    async with SGLangClient([engine]) as client, httpx.AsyncClient(base_url=engine) as http:
+    async with EngineClient([engine]) as client, httpx.AsyncClient(base_url=engine) as http:
         whole = await ask(client, "a", LONG)
         request = await long_one(client, engine)
         for _ in range(2):
@@ -168,7 +168,7 @@ async def test_aborts_under_one_version_merge_into_one_span(engine: str) -> None
 async def test_publish_moves_requests_under_way_to_the_new_weights(
     engine: str, models: tuple[Path, Path]
 ) -> None:
-    async with SGLangClient([engine]) as client:
+    async with EngineClient([engine]) as client:
         request = await long_one(client, engine)
         await client.publish(engine, models[1], WeightLabel(1))
         assert await client.served_version(engine) == 1
@@ -179,7 +179,7 @@ async def test_publish_again_only_lets_the_engine_go_on(
     engine: str, models: tuple[Path, Path]
 ) -> None:
     """A publisher that died after loading left the engine paused."""
-    async with SGLangClient([engine]) as client, httpx.AsyncClient(base_url=engine) as http:
+    async with EngineClient([engine]) as client, httpx.AsyncClient(base_url=engine) as http:
         await client.publish(engine, models[1], WeightLabel(1))
         await http.post("/pause_generation", json={"mode": "retract"})
         await client.publish(engine, models[1], WeightLabel(1))
@@ -203,7 +203,7 @@ async def test_weights_that_are_not_whole_never_reach_an_engine(
     for file in bare.glob("tokenizer*"):
         file.unlink()
     with engine_stub() as stub:
-        async with SGLangClient([stub.url], model=models[0]) as client:
+        async with EngineClient([stub.url], model=models[0]) as client:
             for directory, words in (
                 (tmp_path / "missing", "no such directory"),
                 (cut, f"{SINGLE}: .* the file is cut"),
@@ -220,7 +220,7 @@ async def test_failed_publish_leaves_the_engine_generating(
 ) -> None:
     """No weights are known to compare with: what the engine refuses is an error as well."""
     other = save_tiny_model(tmp_path / "other", vocab_size=352)
-    async with SGLangClient([engine]) as client:
+    async with EngineClient([engine]) as client:
         with pytest.raises(EngineError, match=r"embed_tokens\.weight is"):
             await client.publish(engine, other, WeightLabel(1))
         assert (await ask(client, "a")).spans == (VersionSpan(0, 0, 4),)
@@ -228,7 +228,7 @@ async def test_failed_publish_leaves_the_engine_generating(
 
 async def test_weights_are_compared_by_checksum(models: tuple[Path, Path]) -> None:
     with serving(models[0], weight_version="1") as engine:
-        async with SGLangClient([engine]) as client, httpx.AsyncClient(base_url=engine) as http:
+        async with EngineClient([engine]) as client, httpx.AsyncClient(base_url=engine) as http:
             info = (await http.get("/model_info")).json()
             assert info["weights_digest"] == weights_digest(models[0])
             # Right by its number, another campaign's by its weights.
@@ -244,7 +244,7 @@ async def test_an_engine_that_kept_its_old_weights_is_found_out(
     with engine_stub() as stub:
         stub.info = {"weight_version": "0", "weights_digest": "of the old ones"}
         stub.on_update = lambda body: {"weight_version": body["weight_version"]}
-        async with SGLangClient([stub.url]) as client:
+        async with EngineClient([stub.url]) as client:
             with pytest.raises(EngineError, match=r"differ from those in .* by checksum"):
                 await client.publish(stub.url, models[1], WeightLabel(1))
         assert [path for path, _ in stub.asked][-2:] == ["/continue_generation", "/model_info"]
@@ -252,7 +252,7 @@ async def test_an_engine_that_kept_its_old_weights_is_found_out(
 
 async def test_what_is_sent(models: tuple[Path, Path]) -> None:
     with engine_stub() as stub:
-        async with SGLangClient([stub.url]) as client:
+        async with EngineClient([stub.url]) as client:
             for request_id in ("r.1", "r.1", "r.10"):
                 await client.generate([5], SHORT, request_id=request_id, sticky="a")
         bodies = [body for _, body in stub.asked]
@@ -266,7 +266,7 @@ async def test_what_is_sent(models: tuple[Path, Path]) -> None:
 
 @pytest.mark.usefixtures("_no_wait")
 async def test_ids_outside_the_vocabulary_are_not_sent(models: tuple[Path, Path]) -> None:
-    async with SGLangClient([NOWHERE], vocab_size=320) as client:
+    async with EngineClient([NOWHERE], vocab_size=320) as client:
         for ids in ([5, 320], [-1]):
             with pytest.raises(TokenOutOfVocabulary, match=f"r: id {ids[-1]} at position"):
                 await client.generate(ids, SHORT, request_id="r", sticky="a")
@@ -281,14 +281,14 @@ async def test_a_request_that_kills_engines_is_not_handed_to_all_of_them(
     with engine_stub() as one, engine_stub() as two, engine_stub() as three:
         for stub in (one, two):
             stub.closes = True
-        async with SGLangClient([one.url, two.url, three.url]) as client:
+        async with EngineClient([one.url, two.url, three.url]) as client:
             with pytest.raises(ClosesConnections, match="closed 2 connections") as caught:
                 await ask(client, "a")
         assert one.url in caught.value.message and two.url in caught.value.message
         assert [len(stub.asked) for stub in (one, two, three)] == [1, 1, 0]
     with engine_stub() as one:
         one.closes = True
-        async with SGLangClient([one.url]) as client:
+        async with EngineClient([one.url]) as client:
             monkeypatch.setattr(client_module, "RETURN_S", 0.0)
             with pytest.raises(NoEngineAnswered) as away:
                 await ask(client, "a")
@@ -303,7 +303,7 @@ async def test_a_request_that_kills_engines_is_not_handed_to_all_of_them(
 @pytest.mark.usefixtures("_no_wait")
 async def test_engines_that_answer_and_fail_are_told_from_those_that_are_away() -> None:
     with engine_stub() as stub:
-        async with SGLangClient([stub.url]) as client:
+        async with EngineClient([stub.url]) as client:
             stub.status = 500
             with pytest.raises(EngineFailing, match="HTTP 500"):
                 await ask(client, "a")
@@ -319,7 +319,7 @@ async def test_engines_that_answer_and_fail_are_told_from_those_that_are_away() 
 
 async def test_unknown_weights_are_reported_and_reconciled(models: tuple[Path, Path]) -> None:
     with serving(models[0], weight_version="default") as engine:
-        async with SGLangClient([engine]) as client:
+        async with EngineClient([engine]) as client:
             assert await client.served_version(engine) is None
             with pytest.raises(UnknownWeights) as caught:
                 await ask(client, "a")
@@ -339,7 +339,7 @@ async def test_a_reply_that_the_engine_cut_off_is_continued_and_never_a_turn(end
         meta = stub.reply["meta_info"] | {"finish_reason": {"type": ended}}
         nothing = meta | {"output_token_logprobs": [], "weight_versions": []}
         stub.reply = {"output_ids": [], "meta_info": nothing}
-        async with SGLangClient([stub.url]) as client:
+        async with EngineClient([stub.url]) as client:
             asked = asyncio.create_task(ask(client, "a"))
             while sum(path == "/generate" for path, _ in stub.asked) < 2:
                 await asyncio.sleep(0.02)

@@ -14,7 +14,7 @@ from infra.db.leases import ProcessLease, publishing
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from infra.db.training import policies
-from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.client import EngineClient
 from infra.policy.serving import ServedCampaigns, serve_over_http
 from infra.policy.weight_label import WeightLabel
 from mainspring.config.campaign import CampaignConfig
@@ -40,7 +40,7 @@ async def test_of_two_processes_that_find_old_weights_one_loads(
         stub.info = {"weight_version": "0"}
         stub.on_update = lambda body: {"weight_version": body["weight_version"]}
         clients = [
-            SGLangClient([stub.url], is_known=is_known, alone=lease.held)
+            EngineClient([stub.url], is_known=is_known, alone=lease.held)
             for lease in (ProcessLease(db, publishing(CAMPAIGN), wait_s=60.0) for _ in range(3))
         ]
         loads = await asyncio.gather(

@@ -10,7 +10,7 @@ import pytest
 
 from infra.policy.engines import pulse
 from infra.policy.engines.balancer import EngineMember
-from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.client import EngineClient
 from infra.policy.engines.pulse import SILENT_AFTER_S, Pulse
 from infra.policy.protocol import SamplingParams
 from mainspring.trajectories.turns import ReplyPart
@@ -24,7 +24,7 @@ LONG = SamplingParams(max_new_tokens=250, temperature=0)
 async def test_a_stopped_engine(tmp_path: Path) -> None:
     with serving_process(save_tiny_model(tmp_path / "model")) as (url, process):
         async with (
-            SGLangClient([url], any_weights=True) as client,
+            EngineClient([url], any_weights=True) as client,
             httpx.AsyncClient(base_url=url) as http,
         ):
             request = asyncio.create_task(client.generate([5, 6], LONG, request_id="r", sticky="a"))
@@ -71,7 +71,7 @@ async def test_a_reply_moves_from_an_engine_that_stands_still(
     with serving_process(model) as (url, process), serving(model) as other:
         first = EngineMember("frozen", url)
         async with (
-            SGLangClient([url], any_weights=True) as client,
+            EngineClient([url], any_weights=True) as client,
             httpx.AsyncClient(base_url=url) as http,
         ):
             request = asyncio.create_task(

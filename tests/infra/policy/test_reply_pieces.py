@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.client import EngineClient
 from infra.policy.protocol import SamplingParams, Versions
 from mainspring.trajectories.turns import PartialCall, ReplyPart, VersionSpan
 from tests.infra.policy.engines import running, serving, serving_process, until
@@ -38,7 +38,7 @@ class Kept:
 async def test_pieces_hold_what_is_new(model: Path) -> None:
     kept = Kept()
     with serving(model) as engine:
-        async with SGLangClient([engine]) as client:
+        async with EngineClient([engine]) as client:
             whole = await client.generate([5, 6], LONG, request_id="r", sticky="a")
             streamed = await client.generate([5, 6], LONG, request_id="r", sticky="a", keep=kept)
     assert (streamed.output_ids, streamed.spans) == (whole.output_ids, whole.spans)
@@ -58,9 +58,9 @@ async def test_a_reply_continues_on_another_engine_when_its_engine_is_killed(
 ) -> None:
     kept, params = Kept(), SEEDED
     with serving(model) as other, serving_process(model) as (engine, process):
-        async with SGLangClient([other]) as client:
+        async with EngineClient([other]) as client:
             expected = await client.generate([5, 6], params, request_id="r", sticky="a")
-        async with SGLangClient([engine, other], any_weights=True) as client:
+        async with EngineClient([engine, other], any_weights=True) as client:
             # The balancer takes the first engine for a first request.
             reply = asyncio.create_task(
                 client.generate([5, 6], params, request_id="r", sticky="a", keep=kept)
@@ -76,7 +76,7 @@ async def test_a_reply_continues_on_another_engine_when_its_engine_is_killed(
 
 async def test_a_reply_continues_from_what_was_stored(model: Path) -> None:
     with serving(model) as engine:
-        async with SGLangClient([engine]) as client:
+        async with EngineClient([engine]) as client:
             whole = await client.generate([5, 6], SEEDED, request_id="r", sticky="a")
             half = len(whole.output_ids) // 2
             begun = PartialCall(
@@ -101,7 +101,7 @@ async def test_a_client_that_leaves_ends_its_stream(model: Path) -> None:
     kept = Kept()
     params = SamplingParams(max_new_tokens=250, temperature=0)
     with serving(model, step_interval_s=0.02) as engine:
-        async with SGLangClient([engine]) as client:
+        async with EngineClient([engine]) as client:
             reply = asyncio.create_task(
                 client.generate([5, 6], params, request_id="r", sticky="a", keep=kept)
             )

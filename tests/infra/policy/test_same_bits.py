@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.client import EngineClient
 from infra.policy.engines.engine_weights import SameBits
 from infra.policy.protocol import NotReproducible
 from infra.policy.weight_label import WeightLabel
@@ -16,12 +16,12 @@ from tests.infra.policy.tiny_model import save_tiny_model
 async def test_an_engine_that_is_not_reproducible_gets_no_weights(tmp_path: Path) -> None:
     model = save_tiny_model(tmp_path / "model", max_length=64)
     with serving(model, reproducible=True) as fit, serving(model) as usual:
-        async with SGLangClient([fit, usual], reproducible=True) as client:
+        async with EngineClient([fit, usual], reproducible=True) as client:
             assert await client.reconcile(fit, model, WeightLabel(1))
             with pytest.raises(NotReproducible, match=f"{usual} gives replies that") as caught:
                 await client.reconcile(usual, model, WeightLabel(1))
             assert await client.served_version(usual) == 0
-        async with SGLangClient([usual]) as client:
+        async with EngineClient([usual]) as client:
             assert await client.reconcile(usual, model, WeightLabel(1))
     assert rule_of(caught.value.fault).fate is Fate.END
 

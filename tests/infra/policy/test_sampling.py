@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.client import EngineClient
 from infra.policy.engines.sampling_params import sampling_params
 from infra.policy.model.request_text import RequestText
 from infra.policy.model.tokenizer import ChatTokenizer
@@ -67,7 +67,7 @@ def test_requests_without_the_section_are_what_they_were() -> None:
 
 async def test_engines_get_every_field() -> None:
     with engine_stub() as stub:
-        async with SGLangClient([stub.url]) as client:
+        async with EngineClient([stub.url]) as client:
             params = SamplingParams(max_new_tokens=50, sampling=ALL)
             await client.generate([5, 6], params, request_id="r", sticky="a")
     [body] = [body for path, body in stub.asked if path == "/generate"]
@@ -93,7 +93,7 @@ async def test_a_reply_that_depends_on_its_tokens_is_not_continued(
     begun = PartialCall((9,), (-0.25,), (VersionSpan(0, 0, 1),), 0.1)
     with engine_stub() as stub:
         stub.reply = cut
-        async with SGLangClient([stub.url]) as client:
+        async with EngineClient([stub.url]) as client:
             params = SamplingParams(max_new_tokens=50, sampling=sampling)
             asking = asyncio.create_task(
                 client.generate([5, 6], params, request_id="r", sticky="a", begun=begun)
@@ -207,7 +207,7 @@ async def test_tokens_trained_are_tokens_served_where_a_stop_string_ends_replies
     model = save_tiny_model(tmp_path / "model")
     text = RequestText(ChatTokenizer(model))
     with serving(model) as url:
-        async with SGLangClient([url]) as client:
+        async with EngineClient([url]) as client:
             free = await Asked(client, text, SamplingConfig()).ask(user("one"))
             written = text.written(free.call.completion_ids)
             stop = written[20:22]

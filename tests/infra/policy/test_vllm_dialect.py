@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.client import EngineClient
 from infra.policy.engines.dialects.vllm import VllmDialect
 from infra.policy.engines.partial import UnknownWeights
 from infra.policy.engines.wire import Closed
@@ -95,11 +95,11 @@ def stub() -> Iterator[Stub]:
         yield stub
 
 
-def client_of(stub: Stub, trained_at: float = 1.0) -> SGLangClient:
-    return SGLangClient([stub.url], dialect=VllmDialect(trained_at=trained_at))
+def client_of(stub: Stub, trained_at: float = 1.0) -> EngineClient:
+    return EngineClient([stub.url], dialect=VllmDialect(trained_at=trained_at))
 
 
-async def ask(client: SGLangClient, count: int = 16, **options):
+async def ask(client: EngineClient, count: int = 16, **options):
     params = SamplingParams(max_new_tokens=count)
     return await client.generate([5], params, request_id="r", sticky="s", **options)
 
