@@ -99,7 +99,8 @@ def _trained(record: CampaignRecord) -> CampaignConfig:
         raise UsageError(
             f"{record.kind} {record.id} has its rollouts as text (policy.api = "
             f'"{config.policy.api}"): no token ids and log-probs are stored to train on',
-            remedy='name a campaign whose policy gives tokens (policy.api = "sglang"); `mainspring sft` trains on texts',
+            remedy='name a campaign whose policy gives tokens (policy.api = "sglang" or "vllm"); '
+            "`mainspring sft` trains on texts",
         )
     parent = training(config)
     if (source := record.retrained_from) is not None:
