@@ -7,12 +7,15 @@ from activities.implements import implements
 from activities.rollouts import make_group
 from infra.db.cache import FactCache
 from infra.db.database import Database
+from infra.db.nodes import engines
 from infra.db.plans import standing
 from infra.db.plans.standing import Standing
 from infra.db.rollouts import rollouts
 from infra.db.runs import campaigns
+from infra.db.runs.campaigns import CampaignRecord
 from mainspring.algorithms.admission import num_admissible_groups
 from mainspring.config.any_run import training
+from mainspring.ids import CampaignId
 from mainspring.protocol.activities import ADMIT_GROUPS, READ_OUTCOME, SURVEY_CAMPAIGN
 from mainspring.protocol.campaign import (
     AdmitInput,
@@ -88,11 +91,18 @@ class CampaignActivities:
             in_flight=len(seen.running),
             ready=seen.num_ready,
         )
+        if number and seen.running and await self._has_no_room(ask.campaign, record):
+            number = 0  # the end of one that runs asks again
         indices = range(seen.next_index, seen.next_index + number)
         for index in indices:
             ref = GroupInput(campaign=ask.campaign, index=index, policy_version=ask.policy_version)
             await make_group(self._db, ref)
         return AdmitResult(running=[*seen.running, *indices])
+
+    async def _has_no_room(self, campaign: CampaignId, record: CampaignRecord) -> bool:
+        """Whether more rollouts would only take KV cache from those in flight."""
+        urls = record.config.policy.engines
+        return engines.are_full(await engines.members(self._db, campaign, urls))
 
     async def _draw(self, ask: AdmitInput, seen: Standing) -> range:
         indices = range(seen.next_index, seen.next_index + len(seen.due))

@@ -126,7 +126,8 @@ def _campaign_list(_: Path) -> None:
 
     counts = {"num_rollouts_done": 1, "num_steps": None, "num_scored": 0, "num_resolved": 0}
     names = {"name": HOSTILE, "kind": "eval", "status": "failed", "error": HOSTILE}
-    print_list([{**counts, **names, "created_at": "2026-01-01T00:00:00"}])
+    names |= {"created_at": "2026-01-01T00:00:00", "retrained_from": None}
+    print_list([{**counts, **names}])
 
 
 def _campaign(_: Path) -> None:
@@ -147,6 +148,7 @@ def _campaign(_: Path) -> None:
         totals=totals,
         supervised=None,
         fingerprint=None,
+        is_retrained=False,
         steps=[],
         judge_warnings=[HOSTILE],
         changes=[FieldChange(1, HOSTILE, 1, 2, 2, HOSTILE, made_at)],
@@ -161,6 +163,7 @@ def _campaign(_: Path) -> None:
                 status=CampaignStatus.FAILED,
                 error=HOSTILE,
                 parent=Parent(CampaignId(HOSTILE), 1, 0),
+                retrained_from=None,
             ),
             data=data,
             doing=(HOSTILE,),

@@ -162,6 +162,7 @@ def test_information_and_probes(http: httpx.Client, model: Path) -> None:
         assert info["weight_version"] == "0"
     [state] = info["internal_states"]
     num_before = state.pop("num_generated_tokens")
+    assert 0 <= state.pop("num_cached_tokens") <= state.pop("num_prompt_tokens")
     assert state == {
         "num_running_reqs": 0,
         "num_waiting_reqs": 0,

@@ -24,7 +24,9 @@ TRAINER = "trainer/x5"
 
 def scene(*pending: Pending, **changes: object) -> Scene:
     seen = Scene(
-        "x5", CampaignKind.TRAIN, CampaignStatus.RUNNING, AT, True, ("http://e:1",), pending
+        *("x5", CampaignKind.TRAIN, CampaignStatus.RUNNING, AT, True),
+        engines=("http://e:1",),
+        pending=pending,
     )
     return replace(seen, **changes)
 

@@ -24,6 +24,9 @@ from mainspring.status import EngineOrigin, EngineStatus
 
 LOOK_S = 2.0
 """Between two looks at an engine."""
+KV_FULL = 0.9
+"""Share of its KV cache above which an engine has no room for more rollouts: their first prefill
+would push out what others continue."""
 LOST_AFTER_S = 5.0
 """An engine that did not answer for so long gets no request while another one does."""
 _FIELDS = (
@@ -260,6 +263,13 @@ async def remove(db: Database, campaign: CampaignId, name: str) -> None:
         await connection.execute(
             delete(EngineRow).where(EngineRow.campaign_id == campaign, EngineRow.name == name)
         )
+
+
+def are_full(fleet: Sequence[EngineRecord]) -> bool:
+    """Whether each engine that takes requests holds KV_FULL of its KV cache. One that does not tell
+    may have room."""
+    up = [member for member in fleet if not (member.draining or member.is_lost)]
+    return bool(up) and all((member.kv_used or 0.0) >= KV_FULL for member in up)
 
 
 def find(campaign: CampaignId, fleet: Sequence[EngineRecord], name: str) -> EngineRecord:

@@ -279,13 +279,14 @@ async def test_a_request_that_kills_engines_is_not_handed_to_all_of_them(
 ) -> None:
     monkeypatch.setattr(client_module, "MAX_CLOSED", 2)
     with engine_stub() as one, engine_stub() as two, engine_stub() as three:
-        for stub in (one, two):
+        for stub in (one, two, three):
             stub.closes = True
         async with EngineClient([one.url, two.url, three.url]) as client:
             with pytest.raises(ClosesConnections, match="closed 2 connections") as caught:
                 await ask(client, "a")
-        assert one.url in caught.value.message and two.url in caught.value.message
-        assert [len(stub.asked) for stub in (one, two, three)] == [1, 1, 0]
+        asked = [stub for stub in (one, two, three) if stub.asked]
+        assert [len(stub.asked) for stub in asked] == [1, 1]
+        assert all(stub.url in caught.value.message for stub in asked)
     with engine_stub() as one:
         one.closes = True
         async with EngineClient([one.url]) as client:

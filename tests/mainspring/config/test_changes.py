@@ -164,7 +164,6 @@ def test_values_are_those_of_toml_and_unset_is_none() -> None:
         ("trainer.num_steps=true", "must be a number"),
         ("trainer.num_steps=unset", "must be a whole number"),
         ("trainer.quorum=8", "is not below group_size"),
-        ("policy.engines=[]", "must have at least 1"),
         ("policy.engines.4=http://h:1", "has 1 entry"),
         ("policy.engines=http://h:1", "must be a list"),
         ("nonsense", "has no value"),

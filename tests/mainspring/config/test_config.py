@@ -40,7 +40,6 @@ VALID = 'name = "a"\n[policy]\nmodel = "/models/m"\n'
         (VALID + "[trainer]\ngroup_size = 1\n", "trainer.group_size: must be at least 2, not 1"),
         (VALID + "[evaluation]\ngreedy = 'so'\n", "must be true or false, not 'so'"),
         (VALID + "engines = 'http://e'\n", "policy.engines: must be a list ([...])"),
-        (VALID + "engines = []\n", "policy.engines: must have at least 1 entry"),
         (VALID + "api = 'grpc'\n", "policy.api: must be 'sglang', 'vllm' or 'openai', not 'grpc'"),
         ('name = "a"\npolicy = 3\n', "policy: must be a section ([...]), not 3"),
         ("seed = 1\n", "name: is missing"),
