@@ -16,11 +16,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 import httpx
 from sqlalchemy import text
 
+from infra.db import store
 from infra.db.connect import open_database
 from infra.db.database import Database
 from infra.db.nodes import engines
@@ -53,7 +55,7 @@ limit = {limit}
 _REQUESTS = text(
     "SELECT c.engine, p.engine FROM calls c JOIN rollouts r ON r.id = c.rollout_id "
     "LEFT JOIN calls p ON p.rollout_id = c.rollout_id AND p.epoch = c.epoch "
-    "AND p.number = c.parent WHERE r.campaign_id = :campaign"
+    "AND p.number = c.parent WHERE r.campaign_id = :campaign AND c.created_at > :since"
 )
 _MASKED = text(
     "SELECT count(*) FROM rollouts WHERE campaign_id = :campaign AND "
@@ -112,6 +114,7 @@ async def measure(model: Path, home: Path, limit: int, churn_s: float) -> dict[s
             while len(await up(db)) < len(members):
                 await asyncio.sleep(0.5)
             began, churned, number = time.monotonic(), time.monotonic(), len(members)
+            since = await store.now(db)
             before = await _finished(db)
             while (await campaigns.get(db, NAME)).status not in (
                 CampaignStatus.FINISHED,
@@ -130,7 +133,7 @@ async def measure(model: Path, home: Path, limit: int, churn_s: float) -> dict[s
                 "churn_s": churn_s,
                 "engines": number,
                 "load": os.getloadavg()[0],
-                **await _requests(db),
+                **await _requests(db, since),
             }
     finally:
         processes.end()
@@ -142,9 +145,10 @@ async def _finished(db: Database) -> int:
         return (await connection.scalar(counted, {"campaign": NAME})) or 0
 
 
-async def _requests(db: Database) -> dict[str, object]:
+async def _requests(db: Database, since: datetime) -> dict[str, object]:
+    """Those that were answered after `since`, when all engines had joined."""
     async with db.transaction() as connection:
-        pairs = list(await connection.execute(_REQUESTS, {"campaign": NAME}))
+        pairs = list(await connection.execute(_REQUESTS, {"campaign": NAME, "since": since}))
         masked = await connection.scalar(_MASKED, {"campaign": NAME})
     by_engine = Counter(served for served, _ in pairs)
     continuing = [(served, parent) for served, parent in pairs if parent]
