@@ -46,23 +46,23 @@ _WRAPPED = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\{([^{}]*)\}")
 _NO_MEANING = re.compile(r"\\left(?![a-z])|\\right(?![a-z])|\\[!,; ()\[\]$]|\$|\*\*")
 
 
-class Message(TypedDict):
+class AskedMessage(TypedDict):
     """One chat message of a row."""
 
     role: Literal["system", "user", "assistant"]
     content: str
 
 
-_MESSAGES = TypeAdapter(tuple[Message, ...])
+_MESSAGES = TypeAdapter(tuple[AskedMessage, ...])
 
 
-class Found(NamedTuple):
+class FoundAnswer(NamedTuple):
     answer: str
     mark: str
     """Mark that it was found by."""
 
 
-def prompt_of(task: Task) -> tuple[Message, ...]:
+def prompt_of(task: Task) -> tuple[AskedMessage, ...]:
     """The messages that the task's row asks the policy; empty where it has none. Raises
     ConfigError."""
     if not isinstance(task, OwnTask) or task.kind not in (ANSWER, SCORED_ANSWER):
@@ -90,21 +90,21 @@ def answers_of(task: OwnTask) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def final_answer(reply: str) -> Found:
+def final_answer(reply: str) -> FoundAnswer:
     """The answer after the last mark in a reply; the whole reply where it has none."""
-    best = (-1, Found(reply.strip(), "the whole reply"))
+    best = (-1, FoundAnswer(reply.strip(), "the whole reply"))
     for opened in list(_BOXED.finditer(reply))[-_NUM_BOXES:]:
         if (inside := _to_brace(reply, opened.end())) is not None:
-            best = max(best, (opened.start(), Found(inside.strip(), r"\boxed")))
+            best = max(best, (opened.start(), FoundAnswer(inside.strip(), r"\boxed")))
     end = reply.rfind(_TAG_END)
     start = -1 if end < 0 else reply.rfind(_TAG, 0, end)
     if start >= 0 and (said := reply[start + len(_TAG) : end].strip()):
-        best = max(best, (start, Found(said, _TAG)))
+        best = max(best, (start, FoundAnswer(said, _TAG)))
     for mark, form in (("####", _HASHES), ("the line of the answer", _LINE)):
         for match in form.finditer(reply):
             # A mark with nothing behind it marks no answer.
             if said := match[1].strip().strip("*: "):
-                best = max(best, (match.start(), Found(said, mark)))
+                best = max(best, (match.start(), FoundAnswer(said, mark)))
     return best[1]
 
 

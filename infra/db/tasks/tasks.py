@@ -303,6 +303,7 @@ def _checked_hashes(tasks: Sequence[AnyTask]) -> dict[TaskId, str]:
 
 
 def is_storable(task: AnyTask) -> bool:
+    """Whether Postgres can store it, before anything is sent there."""
     try:
         # Not in pydantic's JSON mode, which replaces what keys cannot hold without a word.
         spec = json.dumps(task.model_dump(), ensure_ascii=False, allow_nan=False)

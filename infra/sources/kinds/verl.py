@@ -54,7 +54,7 @@ def as_row(raw: Row, number: int | None) -> tuple[Row, str]:
         )
     messages = _messages(raw)
     # Parquet gives every row each field that one of them has.
-    swe = {key: value for key, value in (rest | extra).items() if value is not None}
+    swe = {key: value for key, value in {**rest, **extra}.items() if value is not None}
     if any(swe.get(field) not in (None, "", [], {}) for field in _OF_REPOSITORIES | _CARRIED):
         row = unwrapped({"problem_statement": messages[-1]["content"], **swe})[0]
         return {**row, **kept}, source
