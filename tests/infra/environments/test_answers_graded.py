@@ -1,5 +1,7 @@
 """Tasks that are answered: who can play them, and how a stored answer is graded."""
 
+import dataclasses
+import json
 from typing import Any
 
 import pytest
@@ -74,3 +76,11 @@ def test_what_could_not_be_played_or_graded_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         check_world(config_of(agent=agent), TASK.model_copy(update=changed))
+
+
+async def test_a_function_returns_the_answer() -> None:
+    options = {"kind": "function", "tool_parser": "none", "options": {"function": "json:dumps"}}
+    place = dataclasses.replace(place_of(), config=config_of(agent=options))
+    for returned, verdict in (("#### 2", Verdict.RESOLVED), (2.0, Verdict.RESOLVED), (3, None)):
+        judged = await AnswerEnvironment(None).grade(TASK, json.dumps(returned).encode(), place)
+        assert judged.verdict is (verdict or Verdict.NOT_RESOLVED), judged
