@@ -93,7 +93,7 @@ async def test_a_file_with_one_bad_row_leaves_nothing(stack: StackInfo, tmp_path
     text = tmp_path / "text.parquet"
     text.write_text(json.dumps(rows))
     for file, problem in (
-        (bad, f"{bad}:8: reward_model.style is 'vote', expected one of rule, model"),
+        (bad, f"{bad}:8: reward_model.style is 'vote', expected 'rule' or 'model'"),
         (none, f"{none} has no rows"),
         (cut, f"{cut} cannot be read as parquet"),
         (text, f"{text} cannot be read as parquet"),

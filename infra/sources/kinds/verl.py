@@ -19,7 +19,7 @@ from mainspring.tasks.answer import ANSWER, ANSWERS, PROMPT, ROLES, SCORED_ANSWE
 REWARD = "reward_model"
 SOURCE = "data_source"
 EXTRA = "extra_info"
-STYLES = ("rule", "model")
+RULE, MODEL = "rule", "model"
 _MEDIA = ("images", "videos", "audios")
 _OF_PROGRAMS = frozenset({"codecontests", "apps", "codeforces", "taco"})
 """Data sets whose answers are programs that verl runs."""
@@ -115,20 +115,22 @@ def _reward(raw: Row) -> tuple[str, object]:
     """The style, and the ground truth: None where a model scores without one."""
     reward = _mapping(raw, REWARD)
     style, truth = reward.get("style"), reward.get("ground_truth")
-    if style not in STYLES:
+    # Some data sets name their rule in the style, as DAPO's "rule-lighteval/MATH_v2".
+    is_rule = style == RULE or str(style).startswith(f"{RULE}-")
+    if not is_rule and style != MODEL:
         raise RowError(
             RowProblem.WRONG_TYPE,
-            f"{REWARD}.style is {str(style)[:40]!r}, expected one of {', '.join(STYLES)}",
+            f"{REWARD}.style is {str(style)[:40]!r}, expected {RULE!r} or {MODEL!r}",
         )
     is_empty = isinstance(truth, str) and not truth.strip()
-    if style == "rule" and (truth is None or is_empty or truth in ([], {})):
+    if is_rule and (truth is None or is_empty or truth in ([], {})):
         raise RowError(RowProblem.MISSING_FIELD, f"{REWARD}.ground_truth is missing or empty")
-    return style, truth
+    return RULE if is_rule else MODEL, truth
 
 
 def _is_scored(raw: Row, source: str, style: str) -> bool:
     """Whether comparing could never tell."""
-    return style == "model" or raw.get("ability") == "code" or source in _OF_PROGRAMS
+    return style == MODEL or raw.get("ability") == "code" or source in _OF_PROGRAMS
 
 
 def _answers(truth: object) -> list[str] | None:

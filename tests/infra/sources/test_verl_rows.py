@@ -104,6 +104,15 @@ def test_text_and_numbers_are_compared(tmp_path: Path, truth: object, answers: l
     assert (task.kind, task.data["answers"]) == ("answer", answers)
 
 
+def test_a_style_may_name_its_rule(tmp_path: Path) -> None:
+    """As in DAPO-Math-17k, whose rows are stored a hundred times each."""
+    reward = {"style": "rule-lighteval/MATH_v2", "ground_truth": "34"}
+    row = gsm8k(reward_model=reward, extra_info={"index": "9a9b6eb4-a1cb-49d1"})
+    [task, again] = answered(written(tmp_path / "a.parquet", row, row))
+    assert task == again and task.id == "openai-gsm8k-9a9b6eb4-a1cb-49d1"
+    assert (task.kind, task.data["answers"]) == ("answer", ["34"])
+
+
 @pytest.mark.parametrize(
     "columns",
     [
