@@ -5,10 +5,8 @@ from the stored answer and the task alone. Wrapped by `OwnEnvironment`; a class 
 names for the kind takes its place.
 """
 
-import json
 from typing import Any
 
-from mainspring.environments.choice import is_world
 from mainspring.environments.protocol import (
     CommandResult,
     Finished,
@@ -50,12 +48,7 @@ class AnswerEnvironment:
 
     async def grade(self, task: OwnTask, result: bytes, place: Place) -> Judged:
         accepted = answers_of(task)
-        text = result.decode(errors="replace")
-        if is_world(place.config, task):
-            # What a function returned is stored as JSON.
-            returned = json.loads(text)
-            text = returned if isinstance(returned, str) else json.dumps(returned)
-        found = final_answer(text)
+        found = final_answer(result.decode(errors="replace"))
         is_right = any(is_same(found.answer, each) for each in accepted)
         told = f"answer {found.answer[:_SHOWN_CHARS]!r}, found by {found.mark}; accepted: "
         told += ", ".join(repr(each[:_SHOWN_CHARS]) for each in accepted[:5])

@@ -1,7 +1,5 @@
 """Tasks that are answered: who can play them, and how a stored answer is graded."""
 
-import dataclasses
-import json
 from typing import Any
 
 import pytest
@@ -15,6 +13,7 @@ from mainspring.config.files.reading import check_campaign
 from mainspring.environments.choice import check_world
 from mainspring.errors import ConfigError
 from mainspring.ids import TaskId
+from mainspring.programs.functions import returned
 from mainspring.status import Verdict
 from mainspring.tasks.answer import SCORED_ANSWER
 from mainspring.tasks.own_task import OwnTask
@@ -78,9 +77,11 @@ def test_what_could_not_be_played_or_graded_is_refused(
         check_world(config_of(agent=agent), TASK.model_copy(update=changed))
 
 
-async def test_a_function_returns_the_answer() -> None:
-    options = {"kind": "function", "tool_parser": "none", "options": {"function": "json:dumps"}}
-    place = dataclasses.replace(place_of(), config=config_of(agent=options))
-    for returned, verdict in (("#### 2", Verdict.RESOLVED), (2.0, Verdict.RESOLVED), (3, None)):
-        judged = await AnswerEnvironment(None).grade(TASK, json.dumps(returned).encode(), place)
-        assert judged.verdict is (verdict or Verdict.NOT_RESOLVED), judged
+@pytest.mark.parametrize(
+    ("value", "verdict"),
+    [("#### 2", Verdict.RESOLVED), (2.0, Verdict.RESOLVED), (3, Verdict.NOT_RESOLVED)],
+)
+async def test_what_a_function_returns_is_the_answer(value: object, verdict: Verdict) -> None:
+    stored = returned(value).data
+    judged = await AnswerEnvironment(None).grade(TASK, stored, place_of())
+    assert judged.verdict is verdict, judged
