@@ -66,7 +66,8 @@ def import_(
 ) -> None:
     """Import tasks from a file, a folder, a service or a Hugging Face data set. Safe to repeat.
 
-    Invalid rows are reported and skipped; valid rows are imported.
+    Invalid rows are reported and skipped; valid rows are imported. A parquet file in verl's
+    columns with an invalid row is refused as a whole.
     """
     import asyncio
 

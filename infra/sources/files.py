@@ -1,7 +1,8 @@
 """Rows in local files: JSON lines, a JSON list or dict of rows, parquet.
 
 A line that is not JSON is that row's error; a JSON or parquet file that is cut short cannot be read
-at all and is one error that names it. Imported by `resolve`.
+at all and is one error that names it. A parquet file in verl's columns is read to its end before
+its first row is given: one bad row, and none is. Imported by `resolve`.
 """
 
 import json
@@ -10,12 +11,16 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from infra.db.tasks.tasks import UNSTORABLE, is_storable
+from infra.sources.kinds import verl
 from infra.sources.protocol import ImportOptions, Place, RowError, RowProblem, SourceRow
 from infra.sources.rows import read_row
 from mainspring.errors import UsageError
+from mainspring.tasks.any_task import AnyTask
 
 JSON_LINES = (".jsonl", ".ndjson")
-SUFFIXES = (*JSON_LINES, ".json", ".parquet")
+PARQUET = ".parquet"
+SUFFIXES = (*JSON_LINES, ".json", PARQUET)
 MAX_LINE_BYTES = 256 << 20
 """Far above a repository that is kept as text."""
 _BOM = b"\xef\xbb\xbf"
@@ -29,6 +34,8 @@ class FileSource:
 
     def rows(self) -> Iterator[SourceRow]:
         try:
+            if self._path.suffix == PARQUET:
+                self._refuse_bad_verl()
             for place, raw in self._raw():
                 if isinstance(raw, RowError):
                     yield SourceRow(place, "", raw)
@@ -36,6 +43,35 @@ class FileSource:
                     yield row
         except OSError as error:
             raise UsageError(f"{self._path}: {error.strerror or error}") from None
+
+    def _refuse_bad_verl(self) -> None:
+        """Raises UsageError for the first bad row of a file in verl's columns."""
+        first: dict[str, tuple[int, str]] = {}
+        for number, raw in enumerate(self._parquet(), start=1):
+            if number == 1 and not verl.is_verl(raw):
+                return
+            place = Place(str(self._path), number)
+            row = read_row(raw, place, self._options, source=self._path.stem)
+            if row is None:
+                continue
+            error = row.result if isinstance(row.result, RowError) else None
+            if isinstance(row.result, AnyTask):
+                content = row.result.content_hash
+                before, same = first.setdefault(row.id, (number, content))
+                if not is_storable(row.result):
+                    error = RowError(RowProblem.NOT_STORABLE, f"one of its columns {UNSTORABLE}")
+                elif same != content:
+                    error = RowError(
+                        RowProblem.OTHER_CONTENT,
+                        f"its id {row.id} is that of row {before}, which has other content: "
+                        f"{verl.EXTRA}.index must be another one in each row",
+                    )
+            if error is not None:
+                remedy = f"{error.remedy}; " if error.remedy else ""
+                raise UsageError(
+                    f"{place}: {error.message}; nothing was imported",
+                    remedy=f"{remedy}correct the row, or leave it out, and repeat the command",
+                )
 
     def _raw(self) -> Iterator[tuple[Place, object]]:
         if self._path.suffix in JSON_LINES:

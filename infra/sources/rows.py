@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from infra.sources.fields import Row, build_task, from_json, names, patch, text, text_or
 from infra.sources.image_rules import image_for
-from infra.sources.kinds import foreign, r2e, swe_rebench, swe_smith
+from infra.sources.kinds import foreign, r2e, swe_rebench, swe_smith, verl
 from infra.sources.kinds.log_parsers import check_parser
 from infra.sources.kinds.specs import (
     END,
@@ -81,14 +81,15 @@ def read_row(
 ) -> SourceRow | None:
     """One row of a file or data set; None when it is of another split than `options` asks for.
 
-    A line that only carries a row is that row (`wrapped`).
+    A line that only carries a row is that row (`wrapped`, `kinds.verl`).
     `source` and `split` are defaults from the place; a row's own values win.
     """
     row_id = ""
     try:
         if not isinstance(raw, dict):
             raise RowError(RowProblem.NOT_JSON, "it is not a JSON object")
-        row, own_source = unwrapped(raw)
+        is_verl = verl.is_verl(raw)
+        row, own_source = verl.as_row(raw, place.number) if is_verl else unwrapped(raw)
         row_id = str(row.get("id") or row.get("instance_id") or "")
         own_split = text_or(row, "split", split or "")
         if own_split and options.split and own_split != options.split:

@@ -1,6 +1,8 @@
 """The single agent: one reply, which is a patch, or the answer to a task of another kind.
 
-A reply without a patch is told so and costs a turn; `agent.step_limit` is 1 unless it is set. Pure.
+A reply without a patch is told so and costs a turn; `agent.step_limit` is 1 unless it is set. A
+task with chat messages of its own is asked with these, unless `[agent.prompts]` has other texts.
+Pure.
 """
 
 import re
@@ -14,6 +16,7 @@ from mainspring.config.agents.agent import AgentConfig, SingleAnswer
 from mainspring.errors import ConfigError
 from mainspring.programs.parsing.reasoning import split_reasoning
 from mainspring.programs.reply import Reply
+from mainspring.tasks.answer import prompt_of
 from mainspring.tasks.swe_task import SweTask
 from mainspring.tasks.task import Task
 from mainspring.trajectories.turns import Call, Execution
@@ -50,7 +53,7 @@ class SingleAgent(ConversationAgent):
         texts = Prompts(own.system, own.task, format_error=REFUSED)
         self._prompts = texts.changed_by(config.prompts)
 
-    def opening(self, task: Task) -> tuple[Message, Message]:
+    def opening(self, task: Task) -> Sequence[Message]:
         wants_patch = self._config.single is SingleAnswer.PATCH
         if wants_patch is not isinstance(task, SweTask):
             word = SingleAnswer.PATCH if isinstance(task, SweTask) else SingleAnswer.TEXT
@@ -59,6 +62,9 @@ class SingleAgent(ConversationAgent):
                 f'"{self._config.single}"',
                 remedy=f'set agent.single = "{word}" for tasks of this kind',
             )
+        texts = self._config.prompts
+        if texts.system is None and texts.task is None and (messages := prompt_of(task)):
+            return messages
         return self._prompts.opening(task, self._config)
 
     def parse(self, reply: Reply) -> tuple[Command, ...] | FormatError:

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from mainspring.agents.choice import agent_config
+from mainspring.agents.tools.acting import ACT
+from mainspring.agents.tools.choice import OF_A_SHELL
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.agents.environments import EnvironmentConfig
 from mainspring.config.registry import Registry
 from mainspring.config.run import RunConfig
@@ -15,10 +18,15 @@ from mainspring.environments.protocol import Environment
 from mainspring.errors import ConfigError
 from mainspring.programs.functions import FUNCTION
 from mainspring.programs.profiles.choice import is_program, is_remote
+from mainspring.tasks.answer import ANSWER, answers_of
 from mainspring.tasks.any_task import AnyTask
+from mainspring.tasks.own_task import OwnTask
 from mainspring.tasks.swe_task import SWE
 
-OF_KINDS = {SWE: "infra.environments.swe:SweEnvironment"}
+OF_KINDS = {
+    SWE: "infra.environments.swe:SweEnvironment",
+    ANSWER: "infra.environments.answer:AnswerEnvironment",
+}
 """Those of Mainspring by kind of task, as paths: only sandbox nodes import them."""
 OF_FUNCTIONS = "infra.environments.function:FunctionEnvironment"
 """Where a function plays tasks of another kind, and no class is named for the kind."""
@@ -86,19 +94,33 @@ def check_world(config: RunConfig, task: AnyTask) -> None:
     if task.kind == SWE or is_remote(agent):
         return
     named = environment_of(config, task)
-    if isinstance(named, EnvironmentConfig):
-        if is_program(agent):
-            raise ConfigError(
-                f"[environments.{task.kind}] is a service, in which the program {agent.kind!r} "
-                "takes no steps",
-                remedy="name an agent that does",
-            )
-    elif is_world(config, task):
+    if isinstance(named, EnvironmentConfig) and is_program(agent):
+        raise ConfigError(
+            f"[environments.{task.kind}] is a service, in which the program {agent.kind!r} "
+            "takes no steps",
+            remedy="name an agent that does",
+        )
+    if task.kind == ANSWER and named == OF_KINDS[ANSWER] and isinstance(task, OwnTask):
+        answers_of(task)
+        _check_answering(agent, task)
+    if isinstance(named, EnvironmentConfig) or is_world(config, task):
         return
-    elif is_program(agent):
+    if is_program(agent):
         raise ConfigError(
             f"the program {agent.kind!r} needs a sandbox",
             remedy=f"choose tasks of the kind {SWE!r}, or an agent",
         )
-    else:
+    if named not in OF_KINDS.values():
         ENVIRONMENTS.check(named)
+
+
+def _check_answering(agent: AgentConfig, task: OwnTask) -> None:
+    """Raises ConfigError for an agent whose commands of a shell would be taken for the answer."""
+    of_shell = sorted(OF_A_SHELL.intersection(agent.tools))
+    if agent.kind in ("react", "tools") and of_shell:
+        raise ConfigError(
+            f"task {task.id} is answered without a sandbox, and agent.tools has "
+            f"{', '.join(of_shell)}, which need one",
+            remedy=f'set agent.tools = ["{ACT}"], which gives the answer, beside tools of your own '
+            "that run in Python",
+        )

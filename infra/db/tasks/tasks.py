@@ -44,7 +44,7 @@ class ImportFate(StrEnum):
     """It has taken the place of other content that nothing had used."""
     IN_USE = "in_use"
     """Its id is another task's, which a campaign has used and which stays."""
-    NOT_STORABLE = "not_storable"
+    NOT_STORABLE = "notis_storable"
     """It holds a character or a number that Postgres cannot."""
 
 
@@ -93,7 +93,7 @@ async def put_tasks(db: Database, tasks: Sequence[AnyTask]) -> int:
 
 async def import_tasks(db: Database, tasks: Sequence[AnyTask]) -> list[ImportFate]:
     """Store each task for itself: the fates of all of them, in their order."""
-    hashes = [task.content_hash if _storable(task) else None for task in tasks]
+    hashes = [task.content_hash if is_storable(task) else None for task in tasks]
     fates: list[ImportFate] = []
     new: dict[TaskId, AnyTask] = {}
     async with db.transaction() as connection:
@@ -294,7 +294,7 @@ def _checked_hashes(tasks: Sequence[AnyTask]) -> dict[TaskId, str]:
     for task in tasks:
         if hashes.setdefault(task.id, task.content_hash) != task.content_hash:
             raise UsageError(f"task id {task.id} stands twice in the list, for different tasks")
-        if not _storable(task):
+        if not is_storable(task):
             raise UsageError(
                 f"task {task.id} {UNSTORABLE}",
                 remedy="leave binary files out of `files` and `tests`, or use an image",
@@ -302,7 +302,8 @@ def _checked_hashes(tasks: Sequence[AnyTask]) -> dict[TaskId, str]:
     return hashes
 
 
-def _storable(task: AnyTask) -> bool:
+def is_storable(task: AnyTask) -> bool:
+    """Whether Postgres can store it, before anything is sent there."""
     try:
         # Not in pydantic's JSON mode, which replaces what keys cannot hold without a word.
         spec = json.dumps(task.model_dump(), ensure_ascii=False, allow_nan=False)
