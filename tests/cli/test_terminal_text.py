@@ -125,7 +125,13 @@ def _campaign_list(_: Path) -> None:
     from cli.campaign.campaign_screen import print_list
 
     counts = {"num_rollouts_done": 1, "num_steps": None, "num_scored": 0, "num_resolved": 0}
-    names = {"name": HOSTILE, "kind": "eval", "status": "failed", "error": HOSTILE}
+    names = {
+        "name": HOSTILE,
+        "kind": "eval",
+        "status": "failed",
+        "error": HOSTILE,
+        "retrained_from": None,
+    }
     print_list([{**counts, **names, "created_at": "2026-01-01T00:00:00"}])
 
 
@@ -150,6 +156,7 @@ def _campaign(_: Path) -> None:
         steps=[],
         judge_warnings=[HOSTILE],
         changes=[FieldChange(1, HOSTILE, 1, 2, 2, HOSTILE, made_at)],
+        faults={HOSTILE.removeprefix("mount "): 1},
         agents=[AgentFigures(HOSTILE, 1, 1, 1, 0.5, 2.0)],
         **words,
     )
@@ -161,6 +168,7 @@ def _campaign(_: Path) -> None:
                 status=CampaignStatus.FAILED,
                 error=HOSTILE,
                 parent=Parent(CampaignId(HOSTILE), 1, 0),
+                is_retrained=False,
             ),
             data=data,
             doing=(HOSTILE,),

@@ -3,8 +3,8 @@
 Invariants: an answer is read whole or refused: a number that is none, a field that is missing, or
 an answer for another world is EnvironmentBroken, which names the service, the request and the
 remedy; it is never taken for 0. Where another try can help (no answer, a closed connection, HTTP
-5xx, a world that the service does not know) it is WorldLost. A request is sent once, on a connection
-of its own: what became of one without an answer is not known, and no answer is taken for that to
+5xx, a world that the service does not know) it is WorldLost. A request is sent once, on its own
+connection: what became of one without an answer is not known, and no answer is taken for that to
 another request. Used by the worlds beside this file and by the task source.
 """
 
