@@ -101,6 +101,7 @@ async def collect(
         timings=spent,
         stop_reasons=ended.stop_reasons,
         verdicts=ended.verdicts,
+        faults=ended.faults,
         agents=played_by,
         checked_gaps=gaps,
         suspicions=ended.suspicions,

@@ -102,6 +102,8 @@ class ReportData:
     timings: tuple[PhaseTiming, ...] = ()
     stop_reasons: dict[str, int] = field(default_factory=dict)
     verdicts: dict[str, int] = field(default_factory=dict)
+    faults: dict[str, int] = field(default_factory=dict)
+    """Rollouts by what masked them; the most frequent kinds, each with one fault's words."""
     agents: tuple[AgentFigures, ...] = ()
     """Figures of each agent, of a run that several play."""
     checked_gaps: tuple[CheckedGap, ...] = ()

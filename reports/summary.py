@@ -38,6 +38,7 @@ def summary(data: ReportData, report: Path | None = None) -> dict[str, Any]:
         "num_turns": data.totals.num_turns,
         "verdicts": data.verdicts,
         "stop_reasons": data.stop_reasons,
+        "faults": data.faults,
         "agents": {each.agent: asdict(each) for each in data.agents},
         "num_groups_masked": data.totals.num_groups_masked,
         "num_groups_flat": data.totals.num_groups_flat,

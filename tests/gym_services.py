@@ -181,6 +181,7 @@ def hanging(seconds: float) -> Callable[[Any], Any]:
 BROKEN: dict[str, tuple[Callable[[Any], Any], str]] = {
     "nan": (lambda answer: {**answer, "reward": math.nan}, r"reward = nan, which is no reward"),
     "infinite": (lambda answer: {**answer, "reward": math.inf}, r"reward = inf, which is no"),
+    "too large": (lambda answer: {**answer, "reward": 10**400}, r"reward = 10+.*which is no"),
     "text": (lambda answer: {**answer, "reward": "1"}, r"reward = 1, expected a number"),
     "truth": (lambda answer: {**answer, "reward": True}, r"reward = True, expected a number"),
     "no reward": (
@@ -202,6 +203,7 @@ BROKEN: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "no object": (lambda answer: [1, 2], r"gave \[1, 2\], expected an object"),
     "no json": (lambda answer: b"<html>", r"answered no JSON: <html>"),
+    "empty": (lambda answer: b"", r"answered no JSON: ''"),
     "redirect": (lambda answer: -302, r"answered HTTP 302: oops"),
     "refused": (lambda answer: -422, r"answered HTTP 422: oops"),
 }

@@ -101,6 +101,10 @@ def print_one(seen: Any) -> None:
         if counts:
             text = ", ".join(f"{num:,} {word.replace('_', ' ')}" for word, num in counts.items())
             say(f"{label:10} {text}")
+    for fault, num in data.faults.items():
+        # A fault that ended the campaign stands above.
+        if not (record.error and record.error in fault):
+            say(f"fault      of {num:,} masked rollouts: {fault}", "yellow")
     for each in data.agents:
         rate = share_of(each.num_resolved, each.num_scored)
         reward = "-" if each.reward_mean is None else f"{each.reward_mean:.2f}"

@@ -40,7 +40,7 @@ def list_(name: CampaignName, home: Home = None, as_json: Json = False) -> None:
             member.status.value,
             requests,
             "" if member.kv_used is None else f"{member.kv_used:.0%}",
-            member.version,
+            member.version.partition("-")[0],
             "never" if member.seen_s is None else f"{member.seen_s:.0f} s",
         )
     table.caption = "requests in each engine, and how long ago it answered"

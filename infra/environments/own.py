@@ -8,7 +8,7 @@ worlds end with the process: the next one opens others.
 
 import asyncio
 import dataclasses
-import math
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -152,7 +152,7 @@ async def _answer(
 
 def _is_finite(reward: Any) -> bool:
     is_number = isinstance(reward, int | float) and not isinstance(reward, bool)
-    return is_number and math.isfinite(reward)
+    return is_number and abs(reward) <= sys.float_info.max  # an int may be larger, and NaN is not
 
 
 def _broken(name: str, problem: str) -> EnvironmentBroken:

@@ -151,6 +151,7 @@ def _campaign(_: Path) -> None:
         steps=[],
         judge_warnings=[HOSTILE],
         changes=[FieldChange(1, HOSTILE, 1, 2, 2, HOSTILE, made_at)],
+        faults={HOSTILE.removeprefix("mount "): 1},
         agents=[AgentFigures(HOSTILE, 1, 1, 1, 0.5, 2.0)],
         **words,
     )

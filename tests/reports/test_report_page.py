@@ -172,6 +172,7 @@ def test_summary_has_exactly_its_keys() -> None:
         "num_turns": 13_590,
         "verdicts": report_data().verdicts,
         "stop_reasons": report_data().stop_reasons,
+        "faults": {},
         "agents": {},
         "num_groups_masked": 0,
         "num_groups_flat": 0,

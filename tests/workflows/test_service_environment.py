@@ -298,6 +298,13 @@ async def test_what_cannot_be_played_is_refused_before_anything_is_stored(
         (lambda route, answer: -500, ServiceError, r"/create answered HTTP 500"),
         (lambda route, answer: hanging(1.0)(answer), ServiceError, r"did not answer within 0\.5 s"),
         (lambda route, answer: [answer], UsageError, r"/create gave .*, expected an object"),
+        (lambda route, answer: b"<html>", UsageError, r"/create answered no JSON: <html>"),
+        (lambda route, answer: b"", UsageError, r"/create answered no JSON: ''"),
+        (
+            lambda route, answer: answer if route == "/create" else {**answer, "done": True},
+            UsageError,
+            r"a world of the task's number \d+ that has ended before its first step",
+        ),
         (
             on_step(lambda answer: {**answer, "reward": float("nan")}),
             UsageError,

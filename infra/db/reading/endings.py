@@ -11,10 +11,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import InstrumentedAttribute
 
 from infra.db.tables.models import GroupRow, RolloutRow
-from infra.db.tables.rollout_ends import DONE, RESOLVED, SUSPICIOUS
+from infra.db.tables.rollout_ends import DONE, MASKED, RESOLVED, SUSPICIOUS
 from infra.db.training.discards import NOTHING
 from mainspring.ids import CampaignId, RolloutId
 from mainspring.status import GroupKind, GroupStatus, Suspicion
+
+NUM_FAULTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,9 @@ class Endings:
     """Rollouts that look like cheating."""
     suspicions: dict[str, int]
     """Rollouts by kind; one rollout may be of several."""
+    faults: dict[str, int]
+    """Rollouts by what masked them, the most frequent first, at most NUM_FAULTS: one fault's words
+    stand for all that the same activity raised as the same error."""
 
 
 async def read(connection: AsyncConnection, campaign: CampaignId) -> Endings:
@@ -56,7 +61,22 @@ async def read(connection: AsyncConnection, campaign: CampaignId) -> Endings:
         verdicts=await _counts(connection, campaign, RolloutRow.verdict),
         num_suspicious=num_suspicious,
         suspicions={kind.value: kinds[kind] for kind in Suspicion if kind in kinds},
+        faults=await _faults(connection, campaign),
     )
+
+
+async def _faults(connection: AsyncConnection, campaign: CampaignId) -> dict[str, int]:
+    # "execute: SandboxLost": what follows differs by rollout.
+    kind = func.coalesce(func.substring(RolloutRow.fault, "^[^:]*:[^:]*"), RolloutRow.fault)
+    size = func.count()
+    rows = await connection.execute(
+        select(func.min(RolloutRow.fault), size)
+        .where(RolloutRow.campaign_id == campaign, MASKED, RolloutRow.fault.is_not(None))
+        .group_by(kind)
+        .order_by(size.desc(), func.min(RolloutRow.fault))
+        .limit(NUM_FAULTS)
+    )
+    return {row[0]: row[1] for row in rows}
 
 
 async def group_counts(connection: AsyncConnection, campaign: CampaignId) -> dict[GroupStatus, int]:

@@ -3,13 +3,13 @@
 Invariants: an answer is read whole or refused: a number that is none, a field that is missing, or
 an answer for another world is EnvironmentBroken, which names the service, the request and the
 remedy; it is never taken for 0. Where another try can help (no answer, a closed connection, HTTP
-5xx, a world that the service does not know) it is WorldLost. A request is sent once: what became of
-one without an answer is not known. Used by the worlds beside this file and by the task source.
+5xx, a world that the service does not know) it is WorldLost. A request is sent once, on its own
+connection: what became of one without an answer is not known, and no answer is taken for that to
+another request. Used by the worlds beside this file and by the task source.
 """
 
 import asyncio
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,10 +23,10 @@ from mainspring.words.causes import shortened
 from mainspring.words.plain_text import plain
 
 CONNECT_S = 10.0
-KEEPALIVE_S = 2.0
-"""Shorter than servers keep a connection: one that closes under a request loses a world."""
 MAX_BYTES = 16 << 20
 """Size of an answer; an observation of more is none that a policy reads."""
+MAX_NUMBER = 1e15
+"""Size of a reward from which its square, summed up over a batch, may overflow in training."""
 SHOWN_CHARS = 200
 _LOG = "look at the service's log"
 
@@ -52,9 +52,9 @@ def http_client() -> httpx.AsyncClient:
     """For all services of one node."""
     return httpx.AsyncClient(
         timeout=httpx.Timeout(None, connect=CONNECT_S),
-        limits=httpx.Limits(
-            max_connections=None, max_keepalive_connections=64, keepalive_expiry=KEEPALIVE_S
-        ),
+        # A connection for each request: what a service sends beyond an answer would be read as the
+        # answer to the next request on it, perhaps another rollout's.
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
         trust_env=False,  # services are inside the cluster: never through a proxy
     )
 
@@ -103,11 +103,20 @@ class GymClient:
             self._text(self._field(fields, name, "/reset"), "/reset", name)
             for name in form.opening_fields
         ]
+        is_over = fields.get("done", False)
+        if not isinstance(is_over, bool):
+            raise self._wrong("/reset", f"gave done = {_shown(is_over)}, expected true or false")
+        if is_over and not form.leaves:
+            raise SandboxRefused(
+                f"{self._where('/reset')} gave a world of the task's number {number} that has "
+                "ended before its first step",
+                remedy=f"give a number of a game that can be played in the task's data, or {_LOG}",
+            )
         has_number = form.score_field in fields
         return Answered(
             self._with_actions("\n".join(texts), fields, "/reset"),
             self._number(fields, "/reset") if has_number else 0.0,
-            fields.get("done") is True,
+            is_over,
         )
 
     async def step(self, ident: int | str, action: str, timeout_s: float) -> Answered:
@@ -154,7 +163,8 @@ class GymClient:
         """Whether it answers at all."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self._http.get(self.url + "/")
+                async with self._http.stream("GET", self.url + "/"):
+                    pass  # its body may never end
         except (TimeoutError, httpx.HTTPError):
             return False
         return True
@@ -210,8 +220,8 @@ class GymClient:
         number = self._field(fields, name, route)
         if isinstance(number, bool) or not isinstance(number, int | float):
             raise self._wrong(route, f"gave {name} = {_shown(number)}, expected a number")
-        if not math.isfinite(number):
-            raise self._wrong(route, f"gave {name} = {number}, which is no reward")
+        if not abs(number) <= MAX_NUMBER:  # NaN is not, either
+            raise self._wrong(route, f"gave {name} = {_shown(number)}, which is no reward")
         return float(number)
 
     def _parts(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -143,7 +143,8 @@ class GymEnvironment:
 
     def _check_shown(self, task: OwnTask, number: int, observation: str) -> None:
         """Raises SandboxRefused."""
-        if not self._config.same_opening or observation.strip() in task.issue:
+        shown = observation.strip()
+        if not self._config.same_opening or (shown and shown in task.issue):
             return
         begin = " ".join(observation.split())[:120]
         raise SandboxRefused(

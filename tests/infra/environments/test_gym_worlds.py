@@ -187,6 +187,26 @@ async def test_an_action_that_the_service_refuses_ends_no_campaign(services: Gym
             FaultKind.TASK_INVALID,
             "refuses the task's number 5: no such game",
         ),
+        (
+            lambda route, answer: answer if route == "/create" else {**answer, "done": True},
+            FaultKind.TASK_INVALID,
+            "of the task's number 5 that has ended before its first step",
+        ),
+        (
+            lambda route, answer: answer if route == "/create" else {**answer, "done": "no"},
+            FaultKind.CONFIG_UNUSABLE,
+            "/reset gave done = no, expected true or false",
+        ),
+        (
+            lambda route, answer: answer if route == "/create" else {**answer, "observation": " "},
+            FaultKind.TASK_INVALID,
+            "its issue does not hold what environment hits shows first for number 5: ''",
+        ),
+        (
+            lambda route, answer: b"<html>login</html>",
+            FaultKind.CONFIG_UNUSABLE,
+            "/create answered no JSON: <html>login</html>",
+        ),
     ],
 )
 async def test_a_world_that_cannot_be_opened_is_named(
