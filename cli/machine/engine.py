@@ -30,11 +30,10 @@ def list_(name: CampaignName, home: Home = None, as_json: Json = False) -> None:
         return typer.echo(json.dumps([_row(member) for member in fleet]))
     from cli.tables import Screen, Table
 
-    table = Table("engine", "status", "requests", "KV used", "weights", "seen")
+    table = Table("engine", "status", "requests", "KV", "weights", "seen")
     for member in fleet:
-        requests = f"{member.num_running}" + (
-            f" + {member.num_waiting} waiting" if member.num_waiting else ""
-        )
+        waiting = f"+{member.num_waiting}" if member.num_waiting else ""
+        requests = f"{member.num_running}{waiting}"
         table.add_row(
             member.name,
             member.status.value,
@@ -43,7 +42,7 @@ def list_(name: CampaignName, home: Home = None, as_json: Json = False) -> None:
             member.version.partition("-")[0],
             "never" if member.seen_s is None else f"{member.seen_s:.0f} s",
         )
-    table.caption = "requests in each engine, and how long ago it answered"
+    table.caption = "requests (running+waiting), KV cache used, policy version, last answer"
     Screen().print(table)
     for member in fleet:
         if member.name != member.url:
