@@ -105,7 +105,8 @@ class RealEngine:
             return command.arguments, command.environment | cpu | {"PYTHONPATH": ""}
         shared = ["--host", "127.0.0.1", "--port", str(self.port), "--context-length", str(CONTEXT)]
         if self.kind == "mainspring":
-            arguments = ["serve", "--model", str(self.model), *shared, *self.extra]
+            arguments = ["serve", "--no-restart", "--model", str(self.model), *shared]
+            arguments += self.extra
             return [sys.executable, "-c", COMMAND, *arguments], dict(os.environ)
         cpu = {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         arguments = ["--model-path", str(self.model), *shared, "--device", "cpu"]
