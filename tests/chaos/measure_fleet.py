@@ -4,7 +4,7 @@ An evaluation of the bundled tasks, 64 rollouts at once, on a stack of its own i
 rollout workers, two nodes and four CPU engines that joined it (`mainspring serve --campaign`).
 Prints one line of JSON: rollouts/s, masked rollouts, the share of requests that went to the engine
 with their rollout's prefix, the engines' own share of prompt tokens that they had cached, and
-requests by engine. With --churn-s an engine leaves and another one joins each so many seconds.
+requests by engine. With --churn-s N, one engine leaves and another one joins every N seconds.
 """
 
 import argparse

@@ -102,7 +102,7 @@ class FleetPlace:
             self._is_stored = True
         except DatabaseError as error:
             if self._is_stored:
-                self._say(f"the engine serves on; its state is not stored: {error.message}")
+                self._say(f"the engine keeps serving; its state is not stored: {error.message}")
             self._is_stored = False
 
     async def _enter(self, at: str, seen: EngineLook) -> None:

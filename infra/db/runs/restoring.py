@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.orm import InstrumentedAttribute
 
 from infra.db.database import Database
 from infra.db.runs import campaign_rows
@@ -67,13 +68,7 @@ async def refuse_other_tasks(db: Database, rows: Sequence[Mapping[str, Any]]) ->
 
 async def refuse_absent_sources(db: Database, rollouts: Sequence[str]) -> None:
     """Refuse rollouts whose patch was graded and which are not stored. Raises UsageError."""
-    async with db.transaction() as connection:
-        stored = set(
-            await connection.scalars(
-                select(RolloutRow.id).where(campaign_rows.are(RolloutRow.id, rollouts))
-            )
-        )
-    if absent := sorted(set(rollouts) - stored):
+    if absent := await _absent(db, RolloutRow.id, rollouts):
         raise UsageError(
             f"it grades patches of {absent[0].partition('/')[0]}, and rollout {absent[0]} is not "
             "stored",
@@ -84,18 +79,21 @@ async def refuse_absent_sources(db: Database, rollouts: Sequence[str]) -> None:
 async def refuse_absent_groups(db: Database, campaign: CampaignId, groups: Sequence[str]) -> None:
     """Refuse batches of another campaign's groups which are not stored. Raises UsageError."""
     of_others = [group for group in groups if group.partition("/")[0] != campaign]
-    async with db.transaction() as connection:
-        stored = set(
-            await connection.scalars(
-                select(GroupRow.id).where(campaign_rows.are(GroupRow.id, of_others))
-            )
-        )
-    if absent := sorted(set(of_others) - stored):
+    if absent := await _absent(db, GroupRow.id, of_others):
         raise UsageError(
             f"it trains batches of {absent[0].partition('/')[0]}, and group {absent[0]} is not "
             "stored",
             remedy="restore that campaign first",
         )
+
+
+async def _absent(
+    db: Database, column: InstrumentedAttribute[str], ids: Sequence[str]
+) -> list[str]:
+    """Those of `ids` that no row has, in order."""
+    async with db.transaction() as connection:
+        stored = await connection.scalars(select(column).where(campaign_rows.are(column, ids)))
+        return sorted(set(ids) - set(stored))
 
 
 async def put_tasks(db: Database, table: PlainTable, rows: Sequence[Mapping[str, Any]]) -> None:

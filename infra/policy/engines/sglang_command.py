@@ -29,7 +29,7 @@ HEALTH_VARIABLE = "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"
 
 
 @dataclass(frozen=True, slots=True)
-class SGLangCommand:
+class EngineProcess:
     arguments: list[str]
     environment: dict[str, str]
 
@@ -44,7 +44,7 @@ def sglang_command(
     context_length: int | None,
     api_key: str,
     extra: list[str],
-) -> SGLangCommand:
+) -> EngineProcess:
     if importlib.util.find_spec("sglang") is None:
         raise ServiceError(
             "SGLang is not installed in this environment",
@@ -69,7 +69,7 @@ def sglang_command(
     environment = {HEALTH_VARIABLE: "0", **os.environ}
     if api_key:
         environment[KEY_VARIABLE] = api_key
-    return SGLangCommand(arguments + extra, environment)
+    return EngineProcess(arguments + extra, environment)
 
 
 def _context(model: Path, num_tokens: int) -> int:

