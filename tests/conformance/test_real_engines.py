@@ -31,6 +31,7 @@ LONG = 1800
 """Tokens of a reply that is interrupted; with its prompt they fit into the context."""
 FIRST, SECOND = WeightLabel(0, "aa"), WeightLabel(1, "bb")
 PROMPT = [5, 6, 7]
+SHAPE = {"tied": False, "head_dim": 32, "num_hidden_layers": 12}
 pytestmark = pytest.mark.timeout(900)
 
 
@@ -45,11 +46,12 @@ def never_ending(model: Path) -> None:
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two versions, with an output layer of their own and heads that every engine has kernels for.
-    No token ends a reply unless it is asked to."""
+    No token ends a reply unless it is asked to. The layers are many so that a token takes some
+    milliseconds: vLLM answers no other request for seconds while tokens come faster."""
     root = tmp_path_factory.mktemp("models")
     versions = root / "old", root / "new"
     for seed, version in enumerate(versions):
-        never_ending(save_tiny_model(version, seed=seed, tied=False, head_dim=32))
+        never_ending(save_tiny_model(version, seed=seed, **SHAPE))
     return versions
 
 
@@ -254,7 +256,7 @@ async def test_weights_that_cannot_be_loaded(
     tmp_path: Path,
 ) -> None:
     """No token is told a version that did not make it; and the engine serves again at last."""
-    other = save_tiny_model(tmp_path / "other", tied=False, head_dim=32, hidden_size=64)
+    other = save_tiny_model(tmp_path / "other", **SHAPE, hidden_size=64)
     with pytest.raises(ModelError):  # before the engine is asked
         await client.reconcile(engine.url, other, SECOND)
     check(await ask(client, PROMPT, 8), PROMPT, references)
