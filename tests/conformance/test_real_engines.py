@@ -1,15 +1,19 @@
 """One set of promises, kept by each engine that a campaign may train on: `mainspring serve`, vLLM
-and SGLang, as processes, through the client that rollouts use."""
+and SGLang, as processes, through the client that rollouts use. MAINSPRING_TEST_ENGINE_MODEL names
+the folder of a model to serve in the place of a tiny one."""
 
 import asyncio
 import json
+import os
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 import pytest
+import torch
 from real_engines import ABORTS, CONTEXT, KINDS, RealEngine, started
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from infra.policy.engines.client import EngineClient
 from infra.policy.engines.dialects.choice import dialect_of
@@ -27,7 +31,9 @@ from tests.infra.policy.tiny_model import save_tiny_model
 TOLERANCE = 1e-4
 """Nats between a served log-prob and that of transformers in float32. Seen: up to 3e-5."""
 VOCAB = 300
-LONG = 1800
+MODEL = os.environ.get("MAINSPRING_TEST_ENGINE_MODEL")
+"""Folder of a model to serve in the place of a tiny one (slow: minutes for each engine)."""
+LONG = 300 if MODEL else 1800
 """Tokens of a reply that is interrupted; with its prompt they fit into the context."""
 FIRST, SECOND = WeightLabel(0, "aa"), WeightLabel(1, "bb")
 PROMPT = [5, 6, 7]
@@ -43,6 +49,24 @@ def never_ending(model: Path) -> None:
     (model / "generation_config.json").unlink()
 
 
+def save_own_output(model: Path, folder: Path, *, seed: int) -> Path:
+    """A copy in float32 with an output layer of its own, which vLLM loads anew on a CPU; another
+    `seed` gives other weights near to the model's."""
+    loaded = AutoModelForCausalLM.from_pretrained(
+        model, dtype=torch.float32, tie_word_embeddings=False
+    )
+    loaded.config.tie_word_embeddings = False
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        embeddings = loaded.state_dict()["model.embed_tokens.weight"].clone()
+        loaded.lm_head.weight = torch.nn.Parameter(embeddings)
+        for parameter in loaded.parameters() if seed else ():
+            parameter.mul_(1.0 + 0.02 * torch.randn_like(parameter))
+    loaded.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(model).save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two versions, with an output layer of their own and heads that every engine has kernels for.
@@ -51,8 +75,16 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     root = tmp_path_factory.mktemp("models")
     versions = root / "old", root / "new"
     for seed, version in enumerate(versions):
-        never_ending(save_tiny_model(version, seed=seed, **SHAPE))
+        if MODEL:
+            never_ending(save_own_output(Path(MODEL), version, seed=seed))
+        else:
+            never_ending(save_tiny_model(version, seed=seed, **SHAPE))
     return versions
+
+
+@pytest.fixture(scope="module")
+def vocab_size(models: tuple[Path, Path]) -> int:
+    return json.loads((models[0] / "config.json").read_text())["vocab_size"]
 
 
 @pytest.fixture(scope="module")
@@ -163,10 +195,10 @@ async def test_more_than_the_context_is_refused(
     assert len((await ask(client, PROMPT, 2)).output_ids) == 2
 
 
-async def test_an_id_without_an_embedding_is_not_sent(engine: RealEngine) -> None:
-    async with EngineClient([engine.url], vocab_size=320) as client:
+async def test_an_id_without_an_embedding_is_not_sent(engine: RealEngine, vocab_size: int) -> None:
+    async with EngineClient([engine.url], vocab_size=vocab_size) as client:
         with pytest.raises(TokenOutOfVocabulary):
-            await ask(client, [5, 320], 2)
+            await ask(client, [5, vocab_size], 2)
 
 
 async def test_pieces_of_a_stream_are_the_reply(
@@ -238,11 +270,13 @@ async def test_new_weights_under_replies_in_flight(
     assert not await client.reconcile(engine.url, models[1], SECOND)
 
 
-async def test_its_state_is_told(engine: RealEngine, models: tuple[Path, Path]) -> None:
+async def test_its_state_is_told(
+    engine: RealEngine, models: tuple[Path, Path], vocab_size: int
+) -> None:
     url, api = engine.url, engine.api
     report = await check_engine(url, model_dir=models[0], api=api, trained_at=0.5)
     assert report.mismatch is None and not report.paused
-    assert report.vocab_size == 320
+    assert report.vocab_size == vocab_size
     assert report.context_length is not None and CONTEXT - 2 <= report.context_length <= CONTEXT
     long = await check_engine(url, model_dir=models[0], max_context=CONTEXT + 1, api=api)
     assert long.mismatch is not None and "policy.max_context" in long.mismatch
