@@ -46,7 +46,8 @@ def fork(
     done = with_services(home, go)
     if as_json:
         return echo(json.dumps(asdict(done)))
+    left = "1 step" if done.num_steps == 1 else f"{done.num_steps} steps"
     echo(
         f"campaign {done.campaign} begins with version {done.version} of {done.parent} and has "
-        f"{done.num_steps} steps left; start it: mainspring train --name {done.campaign}"
+        f"{left} left; start it: mainspring train --name {done.campaign}"
     )

@@ -46,6 +46,7 @@ class RealEngine:
     port: int
     log: Path
     extra: list[str] = field(default_factory=list)
+    context: int = CONTEXT
     _process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -98,12 +99,19 @@ class RealEngine:
                 host="127.0.0.1",
                 port=self.port,
                 max_batch=MAX_BATCH,
-                context_length=CONTEXT,
+                context_length=self.context,
                 extra=extra + self.extra,
             )
             cpu = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
             return command.arguments, command.environment | cpu | {"PYTHONPATH": ""}
-        shared = ["--host", "127.0.0.1", "--port", str(self.port), "--context-length", str(CONTEXT)]
+        shared = [
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+            "--context-length",
+            str(self.context),
+        ]
         if self.kind == "mainspring":
             arguments = ["serve", "--no-restart", "--model", str(self.model), *shared]
             arguments += self.extra
@@ -125,12 +133,14 @@ def skip_without(kind: str) -> None:
 
 
 @contextmanager
-def started(kind: str, model: Path, log: Path, *extra: str) -> Iterator[RealEngine]:
+def started(
+    kind: str, model: Path, log: Path, *extra: str, context: int = CONTEXT
+) -> Iterator[RealEngine]:
     skip_without(kind)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    engine = RealEngine(kind, model, port, log, list(extra))
+    engine = RealEngine(kind, model, port, log, list(extra), context)
     try:
         engine.start()
         yield engine

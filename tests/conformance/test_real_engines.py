@@ -11,9 +11,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-import torch
+from own_output import save_own_output
 from real_engines import ABORTS, CONTEXT, KINDS, RealEngine, started
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from infra.policy.engines.client import EngineClient
 from infra.policy.engines.dialects.choice import dialect_of
@@ -47,24 +46,6 @@ def never_ending(model: Path) -> None:
         del values[key]
         (model / name).write_text(json.dumps(values))
     (model / "generation_config.json").unlink()
-
-
-def save_own_output(model: Path, folder: Path, *, seed: int) -> Path:
-    """A copy in float32 with an output layer of its own, which vLLM loads anew on a CPU; another
-    `seed` gives other weights near to the model's."""
-    loaded = AutoModelForCausalLM.from_pretrained(
-        model, dtype=torch.float32, tie_word_embeddings=False
-    )
-    loaded.config.tie_word_embeddings = False
-    torch.manual_seed(seed)
-    with torch.no_grad():
-        embeddings = loaded.state_dict()["model.embed_tokens.weight"].clone()
-        loaded.lm_head.weight = torch.nn.Parameter(embeddings)
-        for parameter in loaded.parameters() if seed else ():
-            parameter.mul_(1.0 + 0.02 * torch.randn_like(parameter))
-    loaded.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(model).save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
