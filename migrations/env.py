@@ -13,6 +13,7 @@ from sqlalchemy.types import TypeDecorator
 from infra.db.database import Database
 from infra.db.tables.models import Base
 from mainspring.config.settings import load_settings
+from migrations.accepted import write_mark
 
 
 def run(connection: Connection) -> None:
@@ -21,6 +22,7 @@ def run(connection: Connection) -> None:
     )
     with context.begin_transaction():
         context.run_migrations()
+        write_mark(connection, context.script, context.get_context().get_current_revision())
 
 
 def render_plain_type(kind: str, item: Any, autogenerate: AutogenContext) -> str | Literal[False]:

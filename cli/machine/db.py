@@ -1,6 +1,7 @@
 """`mainspring db upgrade | current`: the schema of the configured database."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import typer
@@ -21,23 +22,47 @@ def upgrade(home: Home = None) -> None:
 
     url = _database_url(home)
     before = upgrade.current(url)
-    upgrade.upgrade(url)
-    after = upgrade.head()
-    echo(f"already at {after}" if before == after else f"{before or 'empty'} -> {after}")
+    upgrade.upgrade(url, waiting=lambda reason: echo(reason, err=True))
+    after, known = upgrade.current(url), upgrade.head()
+    if before != after:
+        echo(f"{before or 'empty'} -> {after}")
+    elif after == known:
+        echo(f"already at {after}")
+    else:
+        echo(f"already at {after}, which accepts this program ({known})")
 
 
 @app.command("current")
 def current(home: Home = None, as_json: Json = False) -> None:
-    """Show the migration of the database, and the one this program needs."""
+    """Show the migration of the database, the one this program needs, and who is connected."""
     from migrations import upgrade
 
-    stored, needed = upgrade.current(_database_url(home)), upgrade.head()
+    schema, processes = upgrade.look(_database_url(home))
+    needed = upgrade.head()
+    ready = schema is not None and schema.accepts(needed)
     if as_json:
-        typer.echo(json.dumps({"current": stored, "needed": needed, "ready": stored == needed}))
-    elif stored == needed:
-        echo(f"{stored} (up to date)")
+        answer = {
+            "current": schema and schema.revision,
+            "needed": needed,
+            "ready": ready,
+            "oldest_accepted": schema and schema.oldest_accepted,
+            "processes": [asdict(process) for process in processes],
+        }
+        typer.echo(json.dumps(answer))
+        return
+    stored = schema.revision if schema else "empty"
+    if ready:
+        echo(
+            f"{stored} ({'up to date' if stored == needed else f'accepts this program, {needed}'})"
+        )
+    elif schema is not None and stored > needed:
+        echo(f"{stored}, which does not accept this program ({needed}): install a newer version")
     else:
-        echo(f"{stored or 'empty'}, needs {needed}: run `mainspring db upgrade`")
+        echo(f"{stored}, needs {needed}: run `mainspring db upgrade`")
+    if schema is not None and schema.oldest_accepted:
+        echo(f"accepts programs of {schema.oldest_accepted} and newer")
+    for process in processes:
+        echo(f"  connected: {process}")
 
 
 def _database_url(home: Path | None) -> str:

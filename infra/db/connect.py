@@ -2,6 +2,7 @@
 or behind a pooler that gives sessions away; what it records of the settings."""
 
 import os
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -11,9 +12,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.address import APPLICATION, read_address
-from infra.db.database import Database
+from infra.db.database import NEEDED_REVISION, Database
 from infra.db.store import namespace
 from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import DatabaseError
@@ -21,7 +23,14 @@ from mainspring.errors import DatabaseError
 T = TypeVar("T")
 
 _OURS = f"{APPLICATION} "
-"""Labels of processes begin so; after it their role, pool and number."""
+"""Labels of processes begin so; after it their role, pool, migration and number."""
+_LABEL = re.compile(
+    r"mainspring (?P<role>\w+) pool=\d+ ((?P<schema>\d{4}) )?(?P<pid>\d+)@(?P<host>.*)"
+)
+_LABELS = text(
+    "SELECT DISTINCT application_name FROM pg_stat_activity "
+    "WHERE datname = current_database() AND application_name LIKE :ours ORDER BY 1"
+)
 _CONNECTIONS = text(
     "SELECT current_setting('max_connections')::int "
     "- current_setting('superuser_reserved_connections')::int "
@@ -66,6 +75,28 @@ class Connections:
     """Connections that others have open now."""
 
 
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A process that is connected to the database, as its label tells."""
+
+    role: str
+    pid: int
+    host: str
+    """Cut short by the server where it is long."""
+    schema: str | None
+    """Newest migration that its program knows; None: one of a version before 0039."""
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.pid}@{self.host} ({self.schema or 'before 0039'})"
+
+
+async def connected(connection: AsyncConnection) -> list[Connected]:
+    """Processes that are connected to this database, but those behind a pooler."""
+    labels = (await connection.execute(_LABELS, {"ours": f"{_OURS}%"})).scalars()
+    found = [match for label in labels if (match := _LABEL.fullmatch(label))]
+    return [Connected(m["role"], int(m["pid"]), m["host"], m["schema"]) for m in found]
+
+
 @asynccontextmanager
 async def open_database(
     settings: Settings, role: PoolRole = PoolRole.COMMAND, *, pool_size: int | None = None
@@ -78,7 +109,8 @@ async def open_database(
             remedy="run `mainspring up`, or set MAINSPRING_DATABASE_URL=postgresql://...",
         )
     size = pool_size or settings.database_pool or role.pool_size
-    label = f"{_OURS}{role} pool={size} {os.getpid()}@{socket.gethostname()}"
+    process = f"{os.getpid()}@{socket.gethostname()}"
+    label = f"{_OURS}{role} pool={size} {NEEDED_REVISION} {process}"
     async with Database.open(settings.database_url, pool_size=size, label=label) as db:
         await db.check()
         await _check_sessions(settings, db)

@@ -7,6 +7,7 @@ never the password. Bugs (constraint violations, bad SQL) propagate as they are.
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, Self
 
@@ -22,7 +23,7 @@ from infra.db.faults import UPGRADE, classify
 from infra.db.session import COMMAND_TIMEOUT_S, OF_A_TRANSACTION, is_pooled, open_session
 from mainspring.errors import DatabaseError
 
-NEEDED_REVISION = "0038"
+NEEDED_REVISION = "0039"
 """The newest migration, without Alembic, which takes a quarter of a second to load and is needed to
 migrate only. A test compares the two."""
 POOL_TIMEOUT_S = 900.0
@@ -32,6 +33,23 @@ bounded by the timeouts above. Only a leak lasts as long as this."""
 
 NUM_STATEMENTS = 100
 """Statements that a direct connection keeps prepared: each has its plan once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The migration that a database is at, and whose programs work on it."""
+
+    revision: str
+    oldest_accepted: str | None
+    """Migration of the oldest program that works on it. None: it tells none, as before 0039."""
+
+    def accepts(self, needed: str) -> bool:
+        """Whether a program works on it whose newest migration is `needed`. Four digits each: their
+        order is that of text."""
+        if self.revision == needed:
+            return True
+        oldest = self.oldest_accepted
+        return oldest is not None and oldest <= needed < self.revision
 
 
 class Database:
@@ -149,27 +167,45 @@ class Database:
             yield connection
 
     async def check(self) -> None:
-        """Check the store. Raises DatabaseError when the server is unreachable, the schema is
-        another one, or commits are not durable."""
-        revision = await self.revision()
-        if revision is None:
+        """Check the store. Raises DatabaseError when the server is unreachable, its schema is older
+        than this program or accepts it no more, or commits are not durable."""
+        schema = await self.schema()
+        if schema is None:
             raise DatabaseError(f"database {self.name} holds no Mainspring tables", remedy=UPGRADE)
+        if schema.accepts(NEEDED_REVISION):
+            return
+        differs = f"database {self.name} is at migration {schema.revision}, this program needs "
+        if schema.revision < NEEDED_REVISION:
+            raise DatabaseError(f"{differs}{NEEDED_REVISION}", remedy=UPGRADE)
+        oldest = schema.oldest_accepted or schema.revision
+        raise DatabaseError(
+            f"{differs}{NEEDED_REVISION}, and the database accepts programs of {oldest} and newer",
+            remedy="install the newer version of Mainspring on this machine, then start this again",
+        )
+
+    async def check_own(self, work: str) -> None:
+        """Raises DatabaseError when the schema is newer than this program: it does not know all
+        tables and columns, which `work` has to take."""
+        revision = await self.revision()
         if revision != NEEDED_REVISION:
             raise DatabaseError(
-                f"database {self.name} is at migration {revision}, this program needs "
-                f"{NEEDED_REVISION}",
-                remedy=f"{UPGRADE}, or run the version of Mainspring that made it",
+                f"{work} takes all columns, and database {self.name} is at migration {revision}, "
+                f"this program at {NEEDED_REVISION}",
+                remedy="use the newest version of Mainspring that works on this database",
             )
 
     async def revision(self) -> str | None:
         """The migration the database is at; None when it was never migrated."""
+        schema = await self.schema()
+        return None if schema is None else schema.revision
+
+    async def schema(self) -> Schema | None:
+        """The migration the database is at, and whose programs it accepts; None when it was never
+        migrated."""
         async with self.transaction() as connection:
             self._is_pooled = is_pooled(driver_connection(connection))
             await self._check_durable(connection)
-            exists = await connection.scalar(text("SELECT to_regclass('alembic_version')"))
-            if exists is None:
-                return None
-            return await connection.scalar(text("SELECT version_num FROM alembic_version"))
+            return await read_schema(connection)
 
     async def _check_durable(self, connection: AsyncConnection) -> None:
         """Raises DatabaseError when a commit may return before it is on a disk."""
@@ -181,6 +217,19 @@ class Database:
                 remedy="a pooler or a proxy between drops what is set: take the server's own "
                 "address, or `ALTER ROLE ... SET synchronous_commit = on`",
             )
+
+
+async def read_schema(connection: AsyncConnection) -> Schema | None:
+    """The schema as this transaction sees it; None when the database was never migrated."""
+    if await connection.scalar(text("SELECT to_regclass('alembic_version')")) is None:
+        return None
+    revision = await connection.scalar(text("SELECT version_num FROM alembic_version"))
+    if revision is None:
+        return None
+    # As JSON: a database before 0039 lacks the column, one before 0007 the table.
+    exists = await connection.scalar(text("SELECT to_regclass('store')")) is not None
+    asked = text("SELECT to_jsonb(store) ->> 'oldest_accepted' FROM store")
+    return Schema(revision, await connection.scalar(asked) if exists else None)
 
 
 def driver_connection(connection: AsyncConnection) -> asyncpg.Connection:

@@ -19,6 +19,7 @@ UPGRADE = "run `mainspring db upgrade`"
 _DISK_FULL = "53100"
 _TOO_MANY = "53300"
 _UNDEFINED_TABLE = "42P01"
+_DEADLOCK = "40P01"
 _NO_STATEMENT = "26000"
 _UNAVAILABLE = ("08", "53", "57P", "28", "3D", "25P03")
 """SQLSTATE beginnings: connection, resources, shutdown, refused log-in, no such database, a
@@ -110,6 +111,11 @@ def classify(error: Exception, name: str) -> Exception:
             f"database {name} has no connection left: {cause}",
             remedy="`SELECT application_name, count(*) FROM pg_stat_activity GROUP BY 1` tells who "
             "holds them; end some, or raise max_connections. Work resumes by itself",
+        )
+    if state == _DEADLOCK:
+        return DatabaseError(
+            f"database {name} ended a transaction that waited for another one, and that for it",
+            remedy="it is tried again; an upgrade of the schema beside it is a usual cause",
         )
     if state == _UNDEFINED_TABLE:
         return DatabaseError(f"database {name} lacks tables: {cause}", remedy=UPGRADE)

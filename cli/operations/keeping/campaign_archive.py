@@ -61,6 +61,7 @@ async def archive(
     """Raises UnknownId, and UsageError while the run has not ended, when `out` holds something, or
     a version that is to be copied is not on this machine."""
     tables.require_pyarrow()
+    await db.check_own("an archive")
     record = await campaign_named(db, name)
     _refuse(record)
     versions = await policies.list_policies(db, record.id)

@@ -75,6 +75,7 @@ class Deleted:
 async def look(client: Client, db: Database, home: Path, name: str) -> Doomed:
     """Look at all that a delete would remove. Raises UnknownId, and UsageError before the run has
     ended."""
+    await db.check_own("a delete")
     record = await campaign_named(db, name)
     await settle_campaign(db, client, record.id)
     record = await campaigns.get(db, record.id)

@@ -43,6 +43,7 @@ class Restored:
 async def restore(db: Database, home: Path, folder: Path, counting: Counting) -> Restored:
     """Raises UsageError for an archive that is damaged or does not fit the store."""
     tables.require_pyarrow()
+    await db.check_own("a restore")
     manifest = ArchiveManifest.read(folder)
     campaign, uid = manifest.campaign, manifest.uid
     _refuse_other_schema(manifest)

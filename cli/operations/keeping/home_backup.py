@@ -109,6 +109,7 @@ async def _backup(home: Path, out: Path, checkpoints: Checkpoints, counting: Cou
         await asyncio.to_thread(_copy_temporal, home, folder / TEMPORAL_FILE)
         async with Database.open(postgres.url, pool_size=2) as db:
             await db.check()
+            revision = await db.revision()
             id, namespace = await store.identity(db), await store.namespace(db)
             async with db.snapshot() as connection:
                 versions = await policies.list_all(connection)
@@ -121,7 +122,7 @@ async def _backup(home: Path, out: Path, checkpoints: Checkpoints, counting: Cou
         copied = await asyncio.to_thread(_copy_files, home, folder, versions, checkpoints, counting)
         manifest = BackupManifest(
             mainspring=mainspring.__version__,
-            schema_revision=NEEDED_REVISION,
+            schema_revision=revision or NEEDED_REVISION,
             home=str(home),
             store=id,
             namespace=namespace or "",

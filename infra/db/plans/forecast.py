@@ -18,7 +18,7 @@ from infra.db.tasks import selections
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.curriculum import SHUFFLED
-from mainspring.config.files.stored import read_stored
+from mainspring.config.files.stored import read_row
 from mainspring.curricula.shuffled import task_position
 from mainspring.ids import CampaignId, NodeId, TaskId
 from mainspring.status import (
@@ -77,13 +77,13 @@ async def _next_groups(connection: AsyncConnection) -> list[Upcoming]:
         .scalar_subquery()
     )
     running = await connection.execute(
-        select(CampaignRow.config, last_index).where(
+        select(CampaignRow.id, CampaignRow.config, last_index).where(
             CampaignRow.status == CampaignStatus.RUNNING, CampaignRow.kind == CampaignKind.TRAIN
         )
     )
     rollouts: list[Upcoming] = []
-    for stored, last in running.all():
-        config = training(read_stored(CampaignKind.TRAIN, stored))
+    for name, stored, last in running.all():
+        config = training(read_row(name, CampaignKind.TRAIN, stored))
         first = 0 if last is None else last + 1
         for index in range(first, first + NEXT_GROUPS):
             if (task := await _task_of_group(connection, config, index)) is not None:

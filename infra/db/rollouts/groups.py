@@ -22,7 +22,7 @@ from infra.db.tables.rollout_ends import DONE
 from mainspring.algorithms.closing import closing_status
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.files.stored import read_stored
+from mainspring.config.files.stored import read_row
 from mainspring.config.trainer import TrainerConfig
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId
@@ -196,6 +196,7 @@ async def finish_group(db: Database, group: GroupId, *, cancelled: bool = False)
                 select(
                     GroupRow.status,
                     GroupRow.kind,
+                    GroupRow.campaign_id,
                     CampaignRow.kind.label("campaign_kind"),
                     CampaignRow.config,
                 )
@@ -224,7 +225,7 @@ async def finish_group(db: Database, group: GroupId, *, cancelled: bool = False)
         )
         status = GroupStatus.CANCELLED
         if not cancelled:
-            config = read_stored(row.campaign_kind, row.config)
+            config = read_row(row.campaign_id, row.campaign_kind, row.config)
             status = _closing(rewards.all(), row.kind, config)
         await connection.execute(
             # Not now(): a transaction that began earlier may have waited longer for its lock.

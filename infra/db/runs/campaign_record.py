@@ -12,7 +12,6 @@ from datetime import datetime
 from itertools import chain
 from typing import Any
 
-from pydantic import ValidationError
 from sqlalchemy import Row, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -22,8 +21,7 @@ from mainspring.algorithms.schedule import Batches
 from mainspring.config.any_run import AnyRun, training
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.files.changes import ALWAYS, FieldChange, at_step, batches_of
-from mainspring.config.files.stored import RESUMED_ON, lacks_device, read_stored
-from mainspring.errors import ConfigError
+from mainspring.config.files.stored import RESUMED_ON, lacks_device, read_row
 from mainspring.ids import ROLLOUT_QUEUE, CampaignId, trainer_queue
 from mainspring.status import CampaignKind, CampaignStatus, Incomplete
 
@@ -171,16 +169,9 @@ class CampaignRecord:
 
 
 def record_of(row: Row[Any]) -> CampaignRecord:
-    """The record of a row of COLUMNS. Raises ConfigError for one of another version."""
-    try:
-        config = read_stored(row.kind, row.config)
-    except ValidationError as error:
-        # The first part is the kind.
-        field = ".".join(map(str, error.errors()[0]["loc"][1:]))
-        raise ConfigError(
-            f"campaign {row.id} was stored by another version: {field}: {error.errors()[0]['msg']}",
-            remedy="use the version of Mainspring that made it",
-        ) from None
+    """The record of a row of COLUMNS. Raises ConfigError or DatabaseError for one of another
+    version."""
+    config: AnyRun = read_row(row.id, row.kind, row.config)
     stored, changes = None, _changes(row.changes or ())
     if changes and isinstance(config, CampaignConfig):
         stored, config = config, at_step(config, changes, (row.newest or 0) + 1)

@@ -67,6 +67,8 @@ class StoreRow(Base):
     swept_at: Mapped[datetime | None]
     namespace: Mapped[str | None]
     """Temporal's, that the work is in; null until a process has connected to one."""
+    oldest_accepted: Mapped[str | None]
+    """Newest migration of the oldest program that works on this schema, written by each upgrade."""
 
 
 class CampaignRow(Base):

@@ -1,16 +1,20 @@
 """A configuration as an earlier version of Mainspring stored it, read by this one.
 
 A stored configuration is never rewritten: what was renamed since is translated when it is read.
-Raises pydantic's ValidationError for what cannot be translated.
+A field that this version does not know is one of a newer version, whose processes may run beside:
+work on such a campaign waits for one of them, and does not end it.
 """
 
 from typing import Any
+
+from pydantic import ValidationError
 
 from mainspring.config.any_run import AnyRun, read_run
 from mainspring.config.evaluations.task_slice import TaskSlice
 from mainspring.config.files.renamed import renamed
 from mainspring.config.section import BUNDLED
 from mainspring.config.training.parallel import PLAIN, Device
+from mainspring.errors import ConfigError, DatabaseError
 from mainspring.status import CampaignKind
 
 RESUMED_ON = "resumed_on"
@@ -27,7 +31,27 @@ _OF_RUN = {
 """Fields that each kind used of the section `run`, when all kinds had every section."""
 
 
+def read_row(campaign: str, kind: CampaignKind, raw: dict[str, Any]) -> AnyRun:
+    """The configuration of a stored campaign. Raises DatabaseError, which is tried again, for one
+    with a field that this version does not know, and ConfigError for any other fault."""
+    try:
+        return read_stored(kind, raw)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        # The first part is the kind.
+        field = ".".join(map(str, fault["loc"][1:]))
+        told = f"campaign {campaign} was stored by another version: {field}: {fault['msg']}"
+        if fault["type"] == "extra_forbidden":
+            raise DatabaseError(
+                told,
+                remedy="install the version of Mainspring that stored it here as well; until then "
+                "its other processes do this work",
+            ) from None
+        raise ConfigError(told, remedy="use the version of Mainspring that made it") from None
+
+
 def read_stored(kind: CampaignKind, raw: dict[str, Any]) -> AnyRun:
+    """Raises pydantic's ValidationError for what cannot be translated."""
     if kind is CampaignKind.SFT:
         return read_run(kind, raw)
     raw, _ = renamed(raw, old_max_gap=_OLD_MAX_GAP)

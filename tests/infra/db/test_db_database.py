@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import AsyncAdaptedQueuePool, make_url, text
 from store_records import CAMPAIGN, begin_campaign, config
 
-from infra.db.database import Database
+from infra.db.database import NEEDED_REVISION, Database
 from infra.db.runs import campaigns
 from mainspring.errors import DatabaseError
 from migrations import upgrade
@@ -21,10 +21,48 @@ async def test_check_names_both_migrations_and_the_remedy(fresh_database: str) -
             await campaigns.list_all(db)
         await asyncio.to_thread(upgrade.upgrade, fresh_database)
         await db.check()
+
+
+@pytest.mark.parametrize(
+    ("revision", "oldest", "accepts"),
+    [
+        ("9999", None, False),
+        ("9999", "0001", True),
+        ("9999", NEEDED_REVISION, True),
+        ("9999", "9998", False),
+        ("0001", None, False),
+        ("0001", "0001", False),
+    ],
+)
+async def test_a_schema_tells_which_programs_it_accepts(
+    fresh_database: str, revision: str, oldest: str | None, accepts: bool
+) -> None:
+    await asyncio.to_thread(upgrade.upgrade, fresh_database)
+    async with Database.open(fresh_database) as db:
+        async with db.transaction() as connection:
+            marks = {"revision": revision, "oldest": oldest}
+            for statement in (
+                "UPDATE alembic_version SET version_num = :revision",
+                "UPDATE store SET oldest_accepted = :oldest",
+            ):
+                await connection.execute(text(statement), marks)
+        if accepts:
+            await db.check()
+            return
+        with pytest.raises(DatabaseError, match=f"{revision}.*needs {upgrade.head()}") as refused:
+            await db.check()
+        is_newer = revision > NEEDED_REVISION
+        assert ("newer version" if is_newer else "mainspring db upgrade") in refused.value.remedy
+
+
+async def test_work_that_takes_all_columns_refuses_a_newer_schema(fresh_database: str) -> None:
+    await asyncio.to_thread(upgrade.upgrade, fresh_database)
+    async with Database.open(fresh_database) as db:
+        await db.check_own("an archive")
         async with db.transaction() as connection:
             await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-        with pytest.raises(DatabaseError, match=f"9999.*needs {upgrade.head()}"):
-            await db.check()
+        with pytest.raises(DatabaseError, match=r"an archive takes all columns.*9999"):
+            await db.check_own("an archive")
 
 
 async def test_unreachable_names_the_place_and_not_the_password(

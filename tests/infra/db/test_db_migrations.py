@@ -53,6 +53,7 @@ async def test_a_database_of_a_newer_program_is_refused(fresh_database: str) -> 
     await asyncio.to_thread(upgrade.upgrade, fresh_database)
     async with Database.open(fresh_database) as db, db.transaction() as connection:
         await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+        await connection.execute(text("UPDATE store SET oldest_accepted = '9998'"))
     with pytest.raises(DatabaseError, match="9999"):
         await asyncio.to_thread(upgrade.upgrade, fresh_database)
     assert await asyncio.to_thread(upgrade.current, fresh_database) == "9999"

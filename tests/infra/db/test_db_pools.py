@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from infra.db.connect import PoolRole, connections, open_database
+from infra.db.database import NEEDED_REVISION
 from mainspring.config.settings import Settings, configured_settings
 from mainspring.errors import ConfigError
 from migrations import upgrade
@@ -40,7 +41,7 @@ async def test_what_processes_may_open_is_counted(
                 label = await connection.scalar(text("SHOW application_name"))
     assert found.num_processes - before.num_processes == 3
     assert found.ours - before.ours == PoolRole.NODE.pool_size + PoolRole.GATEWAY.pool_size + 1 + 20
-    assert label.startswith("mainspring node pool=2 ")
+    assert label.startswith(f"mainspring node pool=2 {NEEDED_REVISION} ")
     assert 0 < found.allowed < 300
 
 

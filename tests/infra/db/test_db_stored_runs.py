@@ -17,9 +17,10 @@ from mainspring.config.any_run import with_concurrency
 from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.files.stored import read_stored
 from mainspring.config.tracking import TrackingConfig
-from mainspring.errors import ConfigError, UsageError
+from mainspring.errors import ConfigError, DatabaseError, UsageError
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignKind, CampaignStatus
+from mainspring.status.fates import Fate, rule_of
 
 FOLDER = Path(__file__).parents[2] / "mainspring" / "config" / "stored"
 STORED = sorted(file.stem for file in FOLDER.glob("*.json"))
@@ -102,7 +103,18 @@ async def test_what_this_version_stores_can_be_told_to_run_faster(db: Database) 
     assert stored["concurrency"] == 3 and "evaluation" not in stored and "kind" not in stored
 
 
-async def test_a_field_of_another_version_is_named(db: Database) -> None:
+async def test_a_campaign_of_a_newer_version_is_named_and_waits_for_its_processes(
+    db: Database,
+) -> None:
+    """It does not end because a process of the version before reads it."""
     await put(db, "eval", agent={"step_limit": 30, "from_the_future": 1})
-    with pytest.raises(ConfigError, match=r"another version: agent\.from_the_future: "):
+    with pytest.raises(DatabaseError, match=r"another version: agent\.from_the_future: ") as told:
         await campaigns.get(db, CampaignId("old-eval"))
+    assert rule_of(told.value.fault).fate is Fate.RETRY
+
+
+async def test_a_field_that_no_version_can_use_ends_the_campaign(db: Database) -> None:
+    await put(db, "eval", agent={"step_limit": "many"})
+    with pytest.raises(ConfigError, match=r"another version: agent\.step_limit: ") as told:
+        await campaigns.get(db, CampaignId("old-eval"))
+    assert rule_of(told.value.fault).fate is Fate.END
