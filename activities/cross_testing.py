@@ -22,7 +22,7 @@ from infra.db.database import Database
 from infra.db.fence import Fenced
 from infra.db.nodes import sandboxes
 from infra.db.rollouts import cross_tests
-from infra.db.rollouts.cross_tests import CrossTestResult as Stored
+from infra.db.rollouts.cross_tests import StoredCrossTest
 from infra.environments.hosted import Environments
 from infra.sandbox.protocol import SandboxBroken, SandboxRefused
 from infra.temporal.faults import naming
@@ -33,15 +33,15 @@ from mainspring.environments.protocol import Place
 from mainspring.errors import ConfigError, SandboxError
 from mainspring.ids import NodeId, RolloutId, SandboxId
 from mainspring.protocol.activities import CROSS_TEST
-from mainspring.protocol.cross_testing import CrossTestInput, CrossTestResult
-from mainspring.rewards.written_tests import Written, WrittenTest, counting, written
+from mainspring.protocol.cross_testing import CrossTestCounts, CrossTestInput
+from mainspring.rewards.written_tests import WrittenPatch, WrittenTest, counting, written
 from mainspring.tasks.swe_task import SweTask
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class TestedPair:
     """A test, and the program that it is run against."""
 
     test: WrittenTest
@@ -67,16 +67,16 @@ class CrossTestActivities:
         self._environments = environments
 
     @implements(CROSS_TEST)
-    async def cross_test(self, ask: CrossTestInput) -> CrossTestResult:
+    async def cross_test(self, ask: CrossTestInput) -> CrossTestCounts:
         async with heartbeating("testing"):
             try:
                 return await self._all(ask.rollout)
             except Fenced as over:
                 # It is played again: the run that does so compares it again.
                 log.info("not compared", rollout=ask.rollout, reason=over.message)
-                return CrossTestResult(num_tests=0, num_not_compared=0)
+                return CrossTestCounts(num_tests=0, num_not_compared=0)
 
-    async def _all(self, rollout: RolloutId) -> CrossTestResult:
+    async def _all(self, rollout: RolloutId) -> CrossTestCounts:
         facts = await self._cache.rollout(rollout)
         config, task = facts.config, facts.task
         choose = config.choose if isinstance(config, EvaluationConfig) else None
@@ -89,22 +89,22 @@ class CrossTestActivities:
         candidates = await cross_tests.candidates(self._db, rollout)
         mine = next((n for n, each in enumerate(candidates) if each.rollout == rollout), None)
         if mine is None:  # it is played again
-            return CrossTestResult(num_tests=0, num_not_compared=0)
+            return CrossTestCounts(num_tests=0, num_not_compared=0)
         seen = [await self._written(each, task) for each in candidates]
         work = _Work(rollout, candidates[mine].epoch, task, choose)
         pairs = list(_pairs(seen, mine, choose))
         await self._run(work, pairs)
         stored = await cross_tests.results(self._db, rollout, work.epoch)
-        return CrossTestResult(
+        return CrossTestCounts(
             num_tests=len(stored),
             num_not_compared=sum(each.exit_code is None for each in stored),
         )
 
-    async def _written(self, candidate: cross_tests.StoredCandidate, task: SweTask) -> Written:
+    async def _written(self, candidate: cross_tests.StoredCandidate, task: SweTask) -> WrittenPatch:
         commands = await cross_tests.commands(self._db, candidate.rollout, candidate.epoch)
         return await asyncio.to_thread(written, candidate.patch, commands, task.test_command)
 
-    async def _run(self, work: _Work, pairs: list[Pair]) -> None:
+    async def _run(self, work: _Work, pairs: list[TestedPair]) -> None:
         """Each that is not stored. One that fails for the sandbox holds up no other."""
         known = {
             (each.test, each.without_patch)
@@ -119,25 +119,25 @@ class CrossTestActivities:
             try:
                 result = await self._one(work, pair)
             except SandboxRefused as refused:  # it would be the same in every sandbox
-                result = Stored(*key, None, str(refused))
+                result = StoredCrossTest(*key, None, str(refused))
             except SandboxError as error:
                 if not is_last:
                     fault = fault or error
                     continue
-                result = Stored(*key, None, str(error))
+                result = StoredCrossTest(*key, None, str(error))
             await cross_tests.put(self._db, work.rollout, work.epoch, result)
         if fault is not None:
             raise SandboxBroken(f"sandbox of a cross test failed: {fault}") from fault
 
-    async def _one(self, work: _Work, pair: Pair) -> Stored:
+    async def _one(self, work: _Work, pair: TestedPair) -> StoredCrossTest:
         async with self._place(work, pair) as place:
             ran = await self._environments.swe.run_written(
                 work.task, pair.program, pair.test, work.choose.test_timeout_s, place
             )
-        return Stored(pair.test.digest, pair.without_patch, ran.exit_code, ran.note)
+        return StoredCrossTest(pair.test.digest, pair.without_patch, ran.exit_code, ran.note)
 
     @asynccontextmanager
-    async def _place(self, work: _Work, pair: Pair) -> AsyncIterator[Place]:
+    async def _place(self, work: _Work, pair: TestedPair) -> AsyncIterator[Place]:
         """For a sandbox of this pair and attempt, leased while it lives."""
         facts = await self._cache.rollout(work.rollout)
         attempt = activity.info().attempt
@@ -158,14 +158,14 @@ class CrossTestActivities:
             await sandboxes.close_lease(self._db, sandbox, self._node)
 
 
-def _pairs(seen: list[Written], mine: int, choose: ChooseConfig) -> Iterator[Pair]:
+def _pairs(seen: list[WrittenPatch], mine: int, choose: ChooseConfig) -> Iterator[TestedPair]:
     """Those of candidate number `mine`: a patch without a program is the original code, which the
     tests' authors run."""
     of_each = counting(seen, choose.tests_per_rollout, choose.max_tests)
     by_others = {test.digest for tests in of_each[:mine] for test in tests}
     for test in of_each[mine]:
         if test.digest not in by_others:
-            yield Pair(test, b"", without_patch=True)
+            yield TestedPair(test, b"", without_patch=True)
     if seen[mine].program:
         for test in {test.digest: test for tests in of_each for test in tests}.values():
-            yield Pair(test, seen[mine].program, without_patch=False)
+            yield TestedPair(test, seen[mine].program, without_patch=False)

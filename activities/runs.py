@@ -53,7 +53,7 @@ class RunActivities:
 
     @implements(NEXT_CANDIDATES)
     async def next_candidates(self, ask: CandidatesInput) -> CandidatesResult:
-        """Of runs that choose among rollouts, those to be compared next."""
+        """Candidates of an evaluation to be compared next."""
         found = await cross_tests.rollouts_after(
             self._db, ask.campaign, ask.after, CANDIDATES_AT_ONCE
         )

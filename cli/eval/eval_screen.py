@@ -111,7 +111,7 @@ def print_ends(summary: dict[str, Any], seen: list[Any], directory: Path) -> Non
 
 
 def _cross_tests(told: dict[str, int] | None) -> list[str]:
-    """What the tests of rollouts told, and where they told nothing."""
+    """Lines on what the tests of rollouts told, and where they told nothing."""
     if told is None:
         return []
     lines = [

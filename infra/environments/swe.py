@@ -178,7 +178,7 @@ class SweEnvironment:
     async def run_written(
         self, task: SweTask, program: bytes, test: WrittenTest, timeout_s: float, place: Place
     ) -> TestRan:
-        """What a test that a policy wrote does with the program's part of a patch."""
+        """Run a test that a policy wrote over the program's part of a patch."""
         async with self._fresh(task, place, _spec(task, place)) as sandbox:
             return await run_written(sandbox, program, test, timeout_s)
 

@@ -37,8 +37,8 @@ from mainspring.protocol.campaign import (
 from mainspring.protocol.cross_testing import (
     CandidatesInput,
     CandidatesResult,
+    CrossTestCounts,
     CrossTestInput,
-    CrossTestResult,
 )
 from mainspring.protocol.extensions import ExtensionsInput, ExtensionsResult
 from mainspring.protocol.judging import JudgeInput, JudgeResult
@@ -250,7 +250,7 @@ CREATE_RUN_GROUP = StoreCall("create_run_group", RunGroupInput, RunGroupResult)
 NEXT_CANDIDATES = StoreCall("next_candidates", CandidatesInput, CandidatesResult)
 """Read which rollouts of an evaluation are to be run against the tests of others."""
 CROSS_TEST = QueueCall(
-    "cross_test", CrossTestInput, CrossTestResult, GRADE_GRACE_S, queue=_grade_queue
+    "cross_test", CrossTestInput, CrossTestCounts, GRADE_GRACE_S, queue=_grade_queue
 )
 """Run the tests that rollouts of a task wrote against one of their patches, each in a sandbox of
 its own, and store each result. Own share: the tests, and their sandboxes."""

@@ -28,7 +28,7 @@ class CrossTestInput(BaseModel):
     rollout: RolloutId
 
 
-class CrossTestResult(BaseModel):
+class CrossTestCounts(BaseModel):
     num_tests: int
     """Results that are stored, those of its own tests without a patch among them."""
     num_not_compared: int

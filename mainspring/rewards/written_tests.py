@@ -32,14 +32,14 @@ _PYTEST_FILE = re.compile(r"test_.*\.py|.*_test\.py")
 @dataclass(frozen=True, slots=True)
 class WrittenTest:
     digest: str
-    """Of the patch and the command: equal tests of several rollouts are one."""
+    """Digest of patch and command: equal tests of several rollouts are one."""
     patch: bytes
     """All changes of its rollout to tests, which the file may need."""
     command: str
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenPatch:
     """A rollout's patch, seen as a program and its tests."""
 
     program: bytes
@@ -48,7 +48,7 @@ class Written:
     """Files that look like tests, and nothing tells how they are run."""
 
 
-def written(patch: bytes, commands: Sequence[str], test_command: str) -> Written:
+def written(patch: bytes, commands: Sequence[str], test_command: str) -> WrittenPatch:
     """`commands` are those that the rollout ran, in order; `test_command` the task's, of which only
     counts whether it runs pytest."""
     parts = apart(patch)
@@ -59,11 +59,11 @@ def written(patch: bytes, commands: Sequence[str], test_command: str) -> Written
             tests.append(_test(parts, command))
         else:
             num_without += _PYTEST_FILE.fullmatch(PurePosixPath(path).name) is not None
-    return Written(parts.program, tuple(tests), num_without)
+    return WrittenPatch(parts.program, tuple(tests), num_without)
 
 
 def counting(
-    of_rollouts: Sequence[Written], per_rollout: int, max_tests: int
+    of_rollouts: Sequence[WrittenPatch], per_rollout: int, max_tests: int
 ) -> list[tuple[WrittenTest, ...]]:
     """The tests that are run of each rollout of a task, in the order of its samples."""
     known: set[str] = set()

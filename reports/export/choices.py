@@ -19,7 +19,7 @@ from mainspring.rewards.choosing import (
     passes_tests,
     result_of,
 )
-from mainspring.rewards.written_tests import Written, counting, written
+from mainspring.rewards.written_tests import WrittenPatch, counting, written
 from mainspring.tasks.swe_task import SweTask
 from reports.export.trajectory import Trajectory
 
@@ -29,11 +29,11 @@ class Ended:
     """A scored rollout, as far as it is chosen by."""
 
     candidate: Candidate
-    written: Written = field(default_factory=lambda: Written(b""))
+    written: WrittenPatch = field(default_factory=lambda: WrittenPatch(b""))
 
 
 async def read_end(database: Database, trajectory: Trajectory, choose: ChooseConfig) -> Ended:
-    """What the choice needs of one rollout."""
+    """Read of one rollout what the choice needs."""
     parts = trajectory.rollout.reward_parts or {}
     commands = [(each.command, each.returncode) for each in trajectory.executions]
     if choose.by is not ChooseBy.CROSS_TESTS or not isinstance(trajectory.task, SweTask):

@@ -6,15 +6,22 @@ import pytest
 from cross_tested import evaluation, put_task, right, saying, wrong
 from scripted import SUBMIT
 
+from activities import cross_testing
 from cli.operations.runs import campaign_launch as launch
+from infra.db.fence import Fenced
 from infra.db.nodes import sandboxes
 from infra.db.rollouts import cross_tests, rollouts
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
+from infra.environments import swe
+from infra.sandbox.protocol import Sandbox
+from mainspring.config.agents.agent import AgentConfig
 from mainspring.errors import UsageError
-from mainspring.ids import TaskId
+from mainspring.ids import SandboxId, TaskId, campaign_id
+from mainspring.rewards.written_tests import WrittenTest
 from mainspring.status import CampaignStatus, SandboxPurpose
 from mainspring.tasks.own_task import OwnTask
+from mainspring.tasks.sandbox_choice import BWRAP
 from reports.export.evaluation import write_evaluation
 
 
@@ -82,10 +89,68 @@ async def test_without_a_test_the_majority_chooses_and_that_is_told(
     assert (told["tasks_by_majority"], told["tasks_without_tests"]) == (1, 1)
 
 
+@pytest.mark.parametrize("is_lasting", [False, True])
+async def test_a_lost_sandbox_is_no_failed_test(
+    cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_lasting: bool
+) -> None:
+    """Only that of the strict test with the right patch is lost: once, or each time."""
+    run, lost = swe.run_written, []
+
+    async def losing(sandbox: Sandbox, program: bytes, test: WrittenTest, timeout_s: float):
+        if b"a + b" in program and b"2, 3" in test.patch and (is_lasting or not lost):
+            lost.append(test)
+            await sandbox.close()
+        return await run(sandbox, program, test, timeout_s)
+
+    monkeypatch.setattr(swe, "run_written", losing)
+    monkeypatch.setattr(cross_testing, "MAX_ATTEMPTS", 3)
+    cluster.policy.say = saying()
+    campaign = await launch.create(cluster.db, evaluation(await put_task(cluster.db)))
+    await (await launch.start(cluster.client, cluster.db, campaign)).result()
+    summary = await write_evaluation(cluster.db, campaign, tmp_path)
+    assert len(lost) == (3 if is_lasting else 1)
+    told = summary["cross_tests"]
+    assert (told["reproducing"], told["not_compared"]) == ((1, 1) if is_lasting else (2, 0))
+    # Without the strict test all pass as many, and the majority is wrong.
+    assert summary["chosen_at_n"][-1]["value"] == (0.0 if is_lasting else 1.0)
+    assert await cluster.open_sandboxes() == []
+
+
+async def test_the_reaper_leaves_such_a_sandbox_until_its_run_has_ended(cluster) -> None:
+    cluster.policy.say = lambda rollout, turn: SUBMIT
+    campaign = await launch.create(cluster.db, evaluation(await put_task(cluster.db)))
+    await (await launch.start(cluster.client, cluster.db, campaign)).result()
+    [rollout, *_] = await rollouts.list_rollouts(cluster.db, campaign=campaign)
+    sandbox = SandboxId(f"{campaign}.left")
+    node = next(iter(cluster.nodes))
+
+    async def is_left() -> bool:
+        found = await sandboxes.leases_without_live_rollout(cluster.db, node)
+        return sandbox in {lease.sandbox for lease in found}
+
+    await campaigns.reopen(cluster.db, campaign)
+    await campaigns.resume(cluster.db, campaign)
+    await sandboxes.open_cross_lease(
+        cluster.db, sandbox, rollout.id, rollout.epoch, node=node, backend=BWRAP
+    )
+    assert not await is_left()
+    await campaigns.set_status(cluster.db, campaign, CampaignStatus.CANCELLED)
+    assert await is_left()
+    await cluster.reaper.reap()
+    assert not await is_left()
+    with pytest.raises(Fenced):
+        await sandboxes.open_cross_lease(
+            cluster.db, sandbox, rollout.id, rollout.epoch + 1, node=node, backend=BWRAP
+        )
+    late = cross_tests.StoredCrossTest("d", False, 0)
+    with pytest.raises(Fenced):
+        await cross_tests.put(cluster.db, rollout.id, rollout.epoch + 1, late)
+
+
 async def test_tasks_without_a_repository_are_refused(cluster) -> None:
-    source = await put_task(cluster.db)
+    source = f"{await put_task(cluster.db)}-sums"
     asked = OwnTask(
-        id=TaskId(f"{source}-sum"),
+        id=TaskId(f"{source}-1"),
         source=source,
         split="train",
         kind="answer",
@@ -94,9 +159,7 @@ async def test_tasks_without_a_repository_are_refused(cluster) -> None:
     )
     await tasks.put_tasks(cluster.db, [asked])
     wanted = evaluation(source)
+    agent = AgentConfig(kind="single", single="text")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"kind 'answer'.*'cross_tests'"):
-        await launch.create(
-            cluster.db,
-            wanted.model_copy(update={"agent": wanted.agent.model_copy(update={"kind": "single"})}),
-        )
-    assert await campaigns.find(cluster.db, wanted.name) is None
+        await launch.create(cluster.db, wanted.model_copy(update={"agent": agent}))
+    assert await campaigns.find(cluster.db, campaign_id(wanted.name)) is None

@@ -33,7 +33,7 @@ class StoredCandidate:
 
 
 @dataclass(frozen=True, slots=True)
-class CrossTestResult:
+class StoredCrossTest:
     test: str
     """Digest of the test."""
     without_patch: bool
@@ -87,7 +87,7 @@ async def commands(db: Database, rollout: RolloutId, epoch: int) -> list[str]:
         return list(rows)
 
 
-async def put(db: Database, rollout: RolloutId, epoch: int, result: CrossTestResult) -> None:
+async def put(db: Database, rollout: RolloutId, epoch: int, result: StoredCrossTest) -> None:
     """Store one result, unless one of this test is stored. Raises Fenced."""
     values = {
         "rollout": rollout,
@@ -102,7 +102,7 @@ async def put(db: Database, rollout: RolloutId, epoch: int, result: CrossTestRes
             await refuse_older(connection, rollout, epoch)
 
 
-async def results(db: Database, rollout: RolloutId, epoch: int) -> list[CrossTestResult]:
+async def results(db: Database, rollout: RolloutId, epoch: int) -> list[StoredCrossTest]:
     """The results that are stored of one life of a rollout."""
     row = CrossTestRow
     async with db.statement() as connection:
@@ -111,4 +111,4 @@ async def results(db: Database, rollout: RolloutId, epoch: int) -> list[CrossTes
             .where(row.rollout_id == rollout, row.epoch == epoch)
             .order_by(row.created_at, row.test)
         )
-        return [CrossTestResult(*each) for each in found]
+        return [StoredCrossTest(*each) for each in found]

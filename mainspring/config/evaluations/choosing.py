@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from mainspring.config.section import Section, Within
 
 MAX_TESTS = 200
-"""Of one task. Each is run against each candidate, one after the other."""
+"""Bound of the tests of one task: each is run against each candidate."""
 MAX_TEST_S = 3600.0
 
 
