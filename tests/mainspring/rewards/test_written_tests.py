@@ -1,8 +1,10 @@
 """Tests that rollouts wrote: which files, which commands, how many."""
 
 import pytest
+from pydantic import ValidationError
 
 from mainspring.config.evaluations.choosing import ChooseBy, ChooseConfig
+from mainspring.config.files.errors import explain
 from mainspring.rewards.choosing import Candidate, chosen, chosen_at_each_n, cross_tests
 from mainspring.rewards.written_tests import counting, written
 from mainspring.tasks.patches import apart
@@ -136,3 +138,10 @@ def test_bounds_that_mean_nothing_are_refused(fields: dict[str, object], told: s
     with pytest.raises(ValueError, match=told):
         ChooseConfig.model_validate(fields)
     assert ChooseConfig.model_validate({"by": "cross_tests"}).max_tests == 16
+
+
+def test_an_unknown_way_is_named_with_the_nearest() -> None:
+    with pytest.raises(ValidationError) as refused:
+        ChooseConfig.model_validate({"by": "cross_test"})
+    [line] = explain(refused.value, ChooseConfig)
+    assert line.startswith("by: must be") and line.endswith("did you mean 'cross_tests'?")
