@@ -16,14 +16,15 @@ from mainspring.tasks.patches import Apart, apart
 
 _PYTHON = r"(?:[\w./-]*/)?python[\d.]*"
 _PYTEST = rf"(?:{_PYTHON}\s+-m\s+pytest|(?:[\w./-]*/)?(?:pytest|py\.test))"
-_PREFIX = r"(?:[A-Za-z_]\w*=[\w./:+-]*\s+)*(?:timeout\s+[\d.]+[smh]?\s+)?"
+_SET = r"(?P<set>(?:[A-Za-z_]\w*=[\w./:+-]*\s+)*)"
+_TIMEOUT = r"(?:timeout\s+[\d.]+[smh]?\s+)?"
 _OF_VENV = r"(?:(?:uv|poetry|pdm)\s+run\s+)?"
 _RUN = re.compile(
-    rf"\s*(?P<run>{_PREFIX}{_OF_VENV}(?:(?P<lists>{_PYTEST}|{_PYTHON}\s+-m\s+unittest"
+    rf"\s*{_SET}{_TIMEOUT}(?P<run>{_OF_VENV}(?:(?P<lists>{_PYTEST}|{_PYTHON}\s+-m\s+unittest"
     rf"|npx\s+(?:jest|mocha|vitest\s+run)|node\s+--test)|{_PYTHON}|node|bash|sh))\s+(?P<rest>.*)"
 )
-"""A launcher with the variables set for it. Those that take a list of files find theirs anywhere;
-of the others the first argument is what they run."""
+"""A launcher with the variables set for it, and without its own timeout. Those that take a list of
+files find theirs anywhere; of the others the first argument is what they run."""
 _RUNS_PYTEST = re.compile(rf"(?:^|[\s;&|(])(?P<run>{_OF_VENV}{_PYTEST})(?=\s|$)", re.MULTILINE)
 _BETWEEN = re.compile(r"&&|\|\||[;|&\n]")
 _PYTEST_FILE = re.compile(r"test_.*\.py|.*_test\.py")
@@ -90,7 +91,7 @@ def _command(path: str, commands: Sequence[str], test_command: str) -> str | Non
         for part in reversed(_BETWEEN.split(command)):
             ran = _RUN.match(part)
             if ran and _runs(path, ran["rest"], is_list=ran["lists"] is not None):
-                return f"{ran['run'].strip()} {shlex.quote(path)}"
+                return f"{ran['set']}{ran['run']} {shlex.quote(path)}"
     if _PYTEST_FILE.fullmatch(PurePosixPath(path).name):
         for command in (*reversed(commands), test_command):
             if ran := _RUNS_PYTEST.search(command):

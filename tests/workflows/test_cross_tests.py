@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
-from cross_tested import evaluation, put_task, right, saying, wrong
-from scripted import SUBMIT
+from cross_tested import STRICT, evaluation, put_task, right, saying, writes, wrong
+from scripted import SUBMIT, bash
 
 from activities import cross_testing
+from cli.eval.eval_screen import print_summary
 from cli.operations.runs import campaign_launch as launch
 from infra.db.fence import Fenced
 from infra.db.nodes import sandboxes
@@ -14,6 +15,7 @@ from infra.db.rollouts import cross_tests, rollouts
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from infra.environments import swe
+from infra.environments.written_test import NOT_APPLIED
 from infra.sandbox.protocol import Sandbox
 from mainspring.config.agents.agent import AgentConfig
 from mainspring.errors import UsageError
@@ -76,7 +78,7 @@ async def test_the_right_candidate_is_chosen_by_the_test_of_another(
 
 
 async def test_without_a_test_the_majority_chooses_and_that_is_told(
-    cluster, tmp_path: Path
+    cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.policy.say = lambda rollout, turn: (
         SUBMIT if turn else right() if rollout.endswith("/001") else wrong()
@@ -87,6 +89,8 @@ async def test_without_a_test_the_majority_chooses_and_that_is_told(
     assert [each["value"] for each in summary["chosen_at_n"]] == [0.0, 0.0, 0.0]
     told = summary["cross_tests"]
     assert (told["tasks_by_majority"], told["tasks_without_tests"]) == (1, 1)
+    print_summary(summary, tmp_path)
+    assert "majority   chose for 1 of 1 tasks" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("is_lasting", [False, True])
@@ -114,6 +118,44 @@ async def test_a_lost_sandbox_is_no_failed_test(
     # Without the strict test all pass as many, and the majority is wrong.
     assert summary["chosen_at_n"][-1]["value"] == (0.0 if is_lasting else 1.0)
     assert await cluster.open_sandboxes() == []
+
+
+async def test_tests_are_bounded_and_sealed_and_a_patch_does_not_get_rid_of_them(
+    cluster, tmp_path: Path
+) -> None:
+    """Sample 0 has a folder where the strict test of sample 2 goes; sample 1 looks for the hidden
+    test; sample 2 has a test that does not end, and one more than is taken of a rollout."""
+    sealed = "import os\nassert not os.path.exists('hidden_test.py'), os.listdir()\n"
+    by_sample = {
+        "000": (wrong(), bash("mkdir test_strict.py; echo a >test_strict.py/a"), SUBMIT),
+        "001": (right(), writes("test_sealed.py", sealed), SUBMIT),
+        "002": (
+            bash("echo 'more = 1' >>calc.py"),
+            writes("test_strict.py", STRICT),
+            bash("echo 'import time; time.sleep(60)' >test_a.py; cp test_a.py test_z.py"),
+            bash("timeout 0.1 python3 test_a.py; timeout 0.1 python3 test_z.py"),
+            SUBMIT,
+        ),
+    }
+    cluster.policy.say = lambda rollout, turn: by_sample[rollout.rpartition("/")[2]][turn]
+    wanted = evaluation(await put_task(cluster.db))
+    assert wanted.choose is not None
+    choose = wanted.choose.model_copy(update={"test_timeout_s": 1.0})
+    agent = wanted.agent.model_copy(update={"step_limit": 6})
+    wanted = wanted.model_copy(update={"choose": choose, "agent": agent})
+    campaign = await launch.create(cluster.db, wanted)
+    await (await launch.start(cluster.client, cluster.db, campaign)).result()
+    summary = await write_evaluation(cluster.db, campaign, tmp_path)
+    told = summary["cross_tests"]
+    kinds = ("reproducing", "regression", "failing", "not_compared", "without_command")
+    assert [told[kind] for kind in kinds] == [1, 1, 1, 0, 0]
+    assert summary["chosen_at_n"][-1]["value"] == 1.0
+    blocking, _, own = await rollouts.list_rollouts(cluster.db, campaign=campaign)
+    found = await cross_tests.results(cluster.db, blocking.id, blocking.epoch)
+    # The folder keeps out all that its author changed among tests.
+    assert sorted(each.exit_code or 0 for each in found) == [0, NOT_APPLIED, NOT_APPLIED]
+    mine = await cross_tests.results(cluster.db, own.id, own.epoch)
+    assert "did not end within 1 s" in {each.note for each in mine}
 
 
 async def test_the_reaper_leaves_such_a_sandbox_until_its_run_has_ended(cluster) -> None:

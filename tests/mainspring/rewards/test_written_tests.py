@@ -43,7 +43,7 @@ def test_a_patch_comes_apart_by_what_is_known_without_hidden_tests() -> None:
             "cd tests; PYTHONPATH=../src python -u test_a.py",
             "PYTHONPATH=../src python tests/test_a.py",
         ),
-        ("timeout 60 pytest -x -q tests/test_a.py::test_one", "timeout 60 pytest tests/test_a.py"),
+        ("A=b timeout 60 pytest -x -q tests/test_a.py::test_one", "A=b pytest tests/test_a.py"),
         ("uv run pytest /testbed/tests/test_a.py", "uv run pytest tests/test_a.py"),
         ("python3 -m unittest tests/test_a.py -v", "python3 -m unittest tests/test_a.py"),
         ("sed -i s/a/b/ calc.py && python3 -m pytest", "python3 -m pytest tests/test_a.py"),
