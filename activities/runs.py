@@ -3,11 +3,15 @@
 from activities.implements import implements
 from infra.db.database import Database
 from infra.db.plans import run_plans
-from infra.db.rollouts import groups
+from infra.db.rollouts import cross_tests, groups
 from infra.db.runs import campaigns, runs
-from mainspring.protocol.activities import CREATE_RUN_GROUP
+from mainspring.protocol.activities import CREATE_RUN_GROUP, NEXT_CANDIDATES
+from mainspring.protocol.cross_testing import CandidatesInput, CandidatesResult
 from mainspring.protocol.run import RunGroupInput, RunGroupResult
 from mainspring.status import GroupKind
+
+CANDIDATES_AT_ONCE = 50
+"""Their ids must stay a small payload."""
 
 
 class RunActivities:
@@ -46,6 +50,14 @@ class RunActivities:
         return RunGroupResult(
             group=group, size=size, unfinished=unfinished or [], is_last=in_campaign
         )
+
+    @implements(NEXT_CANDIDATES)
+    async def next_candidates(self, ask: CandidatesInput) -> CandidatesResult:
+        """Candidates of an evaluation to be compared next."""
+        found = await cross_tests.rollouts_after(
+            self._db, ask.campaign, ask.after, CANDIDATES_AT_ONCE
+        )
+        return CandidatesResult(rollouts=found)
 
     async def _refuse_gap(self, ask: RunGroupInput) -> None:
         """Raises UsageError when parts before this one are not stored."""

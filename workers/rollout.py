@@ -132,6 +132,7 @@ async def _run(settings: Settings, serve: Serve | None) -> None:
                 standing.admit_groups,
                 standing.read_outcome,
                 RunActivities(db).create_run_group,
+                RunActivities(db).next_candidates,
                 SftActivities(db).survey_sft,
             ],
             max_concurrent_activities=MAX_ACTIVITIES,

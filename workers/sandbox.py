@@ -17,6 +17,7 @@ import structlog
 from temporalio.client import Client
 from temporalio.worker import Worker
 
+from activities.cross_testing import CrossTestActivities
 from activities.extensions import ExtensionActivities
 from activities.grading import GradingActivities
 from activities.playing import PlayingActivities
@@ -132,6 +133,7 @@ def make_node(
     sandboxes = SandboxActivities(db, cache, node, held, admission)
     grading = GradingActivities(db, cache, node, environments)
     over_http = partial(serve_over_http, api_key=settings.policy_api_key)
+    crossing = CrossTestActivities(db, cache, node, environments)
     served = ServedCampaigns(db, serve or over_http)
     gateways = partial(gateway_addresses.found, settings)
     functions = FunctionLives(db, held, settings.home / "functions" / node, gateways)
@@ -149,7 +151,7 @@ def make_node(
             node_worker(
                 client,
                 task_queue=GRADE_QUEUE,
-                activities=[grading.give_patch, grading.grade],
+                activities=[grading.give_patch, grading.grade, crossing.cross_test],
                 max_concurrent_activities=GRADINGS,
             ),
         ]

@@ -7,6 +7,7 @@ Invariants: at most `concurrency` rollouts are in flight; a group is stored when
 one before have begun, so that a straggler holds up nothing; before its history is large the
 workflow lets what is in flight end and continues as new. State is one model; Postgres knows what
 has ended, so a run that was cancelled, terminated, failed or reset resumes when it is started.
+Without `cross_tests` in its state a run makes the calls that it made before there were any.
 """
 
 import asyncio
@@ -16,13 +17,16 @@ from temporalio import workflow
 from temporalio.exceptions import FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from mainspring.ids import ROLLOUT_QUEUE, GroupId
+    from mainspring.ids import GRADE_QUEUE, ROLLOUT_QUEUE, GroupId, RolloutId
     from mainspring.protocol.activities import (
         CREATE_RUN_GROUP,
+        CROSS_TEST,
         FINISH_GROUP,
+        NEXT_CANDIDATES,
         SET_CAMPAIGN_STATUS,
     )
     from mainspring.protocol.campaign import FinishGroupInput, StatusInput
+    from mainspring.protocol.cross_testing import CandidatesInput, CrossTestInput
     from mainspring.protocol.names import Workflow
     from mainspring.protocol.run import RunGroupInput, RunGroupResult, RunProgress, RunState
     from mainspring.status import CampaignStatus
@@ -41,6 +45,7 @@ class RunWorkflow:
         self._num_in_flight = 0
         self._num_begun = 0
         self._broken: str | None = None
+        self._comparing: list[asyncio.Task[None]] = []
         self._pausing = Pausing()
         self._since = workflow.time()
         evaluation = state.evaluation
@@ -71,6 +76,8 @@ class RunWorkflow:
                     await self._until(lambda: self._num_waiting == 0)
             await self._until(lambda: all(task.done() for task in playing))
             await asyncio.gather(*playing)
+            if is_last and not await self._compare():
+                is_last = False
             if is_last:
                 async with self._pausing.ending():
                     await self._set_status(CampaignStatus.FINISHED)
@@ -88,6 +95,42 @@ class RunWorkflow:
             raise
         await workflow.wait_condition(workflow.all_handlers_finished)
         workflow.continue_as_new(state)
+
+    async def _compare(self) -> bool:
+        """Run tests that rollouts wrote against each other's patches. False: the history is large,
+        and the rest is for the next run."""
+        plan = self._state.cross_tests
+        num_compared = 0
+        while plan is not None and num_compared < self._state.rollouts_per_run:
+            ask = CandidatesInput(campaign=self._state.campaign, after=plan.after)
+            found = (await activity_calls.store(NEXT_CANDIDATES, ask)).rollouts
+            if not found:
+                return True
+            comparing = [
+                asyncio.create_task(self._compare_one(rollout, plan.attempt_s)) for rollout in found
+            ]
+            self._comparing = comparing
+            try:
+                await asyncio.gather(*comparing)
+            finally:
+                for task in comparing:
+                    task.cancel()
+                await asyncio.gather(*comparing, return_exceptions=True)
+                self._comparing = []
+            plan.after = found[-1]
+            num_compared += len(found)
+        return plan is None
+
+    async def _compare_one(self, rollout: RolloutId, attempt_s: float) -> None:
+        async with self._slots:
+            await workflow.wait_condition(lambda: not self._state.paused)
+            await activity_calls.anywhere(
+                CROSS_TEST,
+                CrossTestInput(rollout=rollout),
+                own_s=attempt_s,
+                summary=f"tests of others with the patch of {rollout}",
+            )
+            self._since = workflow.time()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         await workflow.wait_condition(lambda: condition() or self._broken is not None)
@@ -170,10 +213,18 @@ class RunWorkflow:
             paused=self._state.paused,
             waiting_for=self._waiting_for(),
             waiting_since=self._since,
-            waiting_queue=None if self._state.paused else ROLLOUT_QUEUE,
+            waiting_queue=self._waiting_queue(),
         )
 
+    def _waiting_queue(self) -> str | None:
+        if self._state.paused:
+            return None
+        return GRADE_QUEUE if self._comparing else ROLLOUT_QUEUE
+
     def _waiting_for(self) -> str:
+        num_left = sum(not task.done() for task in self._comparing)
+        if num_left and not self._state.paused:
+            return f"running tests of other rollouts against {num_left} patches"
         if self._state.paused and not self._num_in_flight:
             return "paused: waiting for `mainspring campaign resume`"
         return f"waiting for {self._num_in_flight} rollouts in flight"

@@ -37,6 +37,8 @@ def print_summary(summary: dict[str, Any], directory: Path, temporal_link: str =
         say(line)
     if chosen:
         say(f"chosen     by {summary['chosen_by']}")
+    for line in _cross_tests(summary.get("cross_tests")):
+        say(line)
     if summary["errors"]:
         say(f"masked     {summary['errors']} of {summary['total']} rollouts could not be scored")
     if summary.get("retried"):
@@ -106,6 +108,26 @@ def print_ends(summary: dict[str, Any], seen: list[Any], directory: Path) -> Non
         say("cost", _tokens(rollout.turns) + paid)
     say("files", str(directory))
     say("next", f"`mainspring rollout show {seen[0].record.id}`" if seen else summary["campaign"])
+
+
+def _cross_tests(told: dict[str, int] | None) -> list[str]:
+    """Lines on what the tests of rollouts told, and where they told nothing."""
+    if told is None:
+        return []
+    lines = [
+        f"tests      {told['reproducing']} fail before a patch and pass with one, "
+        f"{told['regression']} pass before, {told['failing']} always fail"
+    ]
+    if told["not_compared"]:
+        lines.append(f"           {told['not_compared']} not compared with all patches: left out")
+    if told["without_command"]:
+        lines.append(f"           {told['without_command']} files of tests have no known command")
+    if num := told["tasks_by_majority"]:
+        lines.append(
+            f"majority   chose for {num} of {told['tasks']} tasks: their rollouts wrote no test "
+            f"that tells something ({told['tasks_without_tests']} have no test)"
+        )
+    return lines
 
 
 def _patch(rollout: Any) -> str:

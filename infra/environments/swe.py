@@ -14,6 +14,7 @@ from types import MappingProxyType
 from infra.bundles.store import mounts_for
 from infra.environments.grader import attack, for_grading, for_solving, solve
 from infra.environments.honesty import Grading
+from infra.environments.written_test import TestRan, run_written
 from infra.sandbox.backends import Backends
 from infra.sandbox.containers.image_edit import Alteration
 from infra.sandbox.model_port import Gateways
@@ -26,6 +27,7 @@ from mainspring.environments.protocol import CommandResult, Finished, Judged, Pl
 from mainspring.ids import SandboxId
 from mainspring.integrity.exploits import Exploit
 from mainspring.programs.profiles.choice import folders_of, is_program
+from mainspring.rewards.written_tests import WrittenTest
 from mainspring.status.fates import OUTAGE_S
 from mainspring.tasks.swe_task import SweTask
 
@@ -172,6 +174,13 @@ class SweEnvironment:
         """The patch that the exploit makes, in a sandbox as agents get it."""
         async with self._fresh(task, place, _spec(task, place)) as sandbox:
             return await attack(sandbox, task, exploit)
+
+    async def run_written(
+        self, task: SweTask, program: bytes, test: WrittenTest, timeout_s: float, place: Place
+    ) -> TestRan:
+        """Run a test that a policy wrote over the program's part of a patch."""
+        async with self._fresh(task, place, _spec(task, place)) as sandbox:
+            return await run_written(sandbox, program, test, timeout_s)
 
     @asynccontextmanager
     async def _fresh(

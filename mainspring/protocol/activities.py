@@ -34,6 +34,12 @@ from mainspring.protocol.campaign import (
     Survey,
     SurveyInput,
 )
+from mainspring.protocol.cross_testing import (
+    CandidatesInput,
+    CandidatesResult,
+    CrossTestCounts,
+    CrossTestInput,
+)
 from mainspring.protocol.extensions import ExtensionsInput, ExtensionsResult
 from mainspring.protocol.judging import JudgeInput, JudgeResult
 from mainspring.protocol.program import (
@@ -241,6 +247,13 @@ CREATE_GROUP = StoreCall("create_group", GroupInput, CreateGroupResult)
 """Choose the group's task and store the group with its rollouts."""
 CREATE_RUN_GROUP = StoreCall("create_run_group", RunGroupInput, RunGroupResult)
 """Store the next part of an evaluation (also a campaign's own), a verification or a regrade."""
+NEXT_CANDIDATES = StoreCall("next_candidates", CandidatesInput, CandidatesResult)
+"""Read which rollouts of an evaluation are to be run against the tests of others."""
+CROSS_TEST = QueueCall(
+    "cross_test", CrossTestInput, CrossTestCounts, GRADE_GRACE_S, queue=_grade_queue
+)
+"""Run the tests that rollouts of a task wrote against one of their patches, each in a sandbox of
+its own, and store each result. Own share: the tests, and their sandboxes."""
 FINISH_GROUP = StoreCall("finish_group", FinishGroupInput, FinishGroupResult)
 """Close the group: ready for a step, masked or flat."""
 

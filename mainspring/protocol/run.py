@@ -3,6 +3,7 @@
 from pydantic import BaseModel
 
 from mainspring.ids import CampaignId, GroupId
+from mainspring.protocol.cross_testing import CrossTestPlan
 
 MAX_GROUP_SIZE = 500
 """Rollouts of one group; the list of those to be played must stay a small payload."""
@@ -31,6 +32,9 @@ class RunState(BaseModel):
     paused: bool = False
     evaluation: PolicyEvaluation | None = None
     """Set: part of a campaign, whose status is not this workflow's to write."""
+    cross_tests: CrossTestPlan | None = None
+    """Set: when all rollouts have ended, tests that they wrote are run against each other's
+    patches."""
 
 
 class RunGroupInput(BaseModel):

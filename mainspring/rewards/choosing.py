@@ -8,8 +8,8 @@ from, so that more samples never change what fewer gave. Imported by the export 
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from mainspring.config.evaluations.choosing import ChooseBy
 from mainspring.rewards.passk import PassAtK, wilson
@@ -33,6 +33,46 @@ class Candidate:
     """The judge's; None: it is missing."""
     passes: bool | None = None
     """Whether the last command that ran tests succeeded; None: there was none."""
+    wrote: tuple[str, ...] = ()
+    """Digests of the tests that it wrote, of those that are run against all."""
+    exits: Mapping[str, int | None] = field(default_factory=dict)
+    """Exit codes of tests with its patch; None, or not there: they could not be compared."""
+    before: Mapping[str, int | None] = field(default_factory=dict)
+    """Exit codes of its own tests without any patch."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrossTests:
+    """Tests that the candidates of a task wrote, by what they tell. One that was not run with all
+    of them and without a patch tells nothing, so that no fault counts as a failure."""
+
+    reproducing: tuple[str, ...]
+    """Fail without a patch, and pass with one of the candidates."""
+    regression: tuple[str, ...]
+    """Pass without a patch: a candidate that fails them broke something."""
+    failing: tuple[str, ...]
+    """Fail without a patch and with all candidates."""
+    not_compared: tuple[str, ...]
+
+
+def cross_tests(candidates: Sequence[Candidate]) -> CrossTests:
+    """The tests of these candidates alone."""
+    kinds: dict[str, list[str]] = {"reproducing": [], "regression": [], "failing": []}
+    not_compared: list[str] = []
+    for test in dict.fromkeys(test for each in candidates for test in each.wrote):
+        before = next(
+            (code for each in candidates if (code := each.before.get(test)) is not None), None
+        )
+        codes = [each.exits.get(test) for each in candidates]
+        if before is None or None in codes:
+            not_compared.append(test)
+        elif before == 0:
+            kinds["regression"].append(test)
+        else:
+            kinds["reproducing" if 0 in codes else "failing"].append(test)
+    return CrossTests(
+        **{kind: tuple(tests) for kind, tests in kinds.items()}, not_compared=tuple(not_compared)
+    )
 
 
 def result_of(patch: bytes) -> str:
@@ -84,6 +124,20 @@ def chosen(candidates: Sequence[Candidate], by: ChooseBy) -> Candidate:
             rank = {True: 2, None: 1, False: 0}
             best = max(rank[each.passes] for each in candidates)
             among = [each for each in candidates if rank[each.passes] == best]
+            counts = Counter(each.result for each in among)
+            return max(among, key=votes)
+        case ChooseBy.CROSS_TESTS:
+            told = cross_tests(candidates)
+
+            def passed(each: Candidate) -> tuple[int, int]:
+                kinds = (told.reproducing, told.regression)
+                reproducing, regression = (
+                    sum(each.exits[test] == 0 for test in tests) for tests in kinds
+                )
+                return reproducing, regression
+
+            most = max(map(passed, candidates))
+            among = [each for each in candidates if passed(each) == most]
             counts = Counter(each.result for each in among)
             return max(among, key=votes)
 

@@ -8,6 +8,8 @@ class SandboxPurpose(StrEnum):
     """Runs the agent's commands."""
     GRADE = "grade"
     """Judges one patch."""
+    CROSS_TEST = "cross_test"
+    """Runs a test that one rollout wrote against the patch of another, after both have ended."""
 
 
 class SandboxStatus(StrEnum):

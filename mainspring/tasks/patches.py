@@ -42,6 +42,7 @@ _GITLINK = re.compile(
     rb"\A" + GIT + rb"[^\n]*\n(?:[a-z][^\n]*\n)*?(?:[a-z ]*mode|index [0-9a-f.]+) 160000\n"
 )
 """The commit of a repository inside the repository: git applies it, and writes no file."""
+_DELETION = re.compile(rb"^(?:deleted file mode |\+\+\+ /dev/null$)", re.MULTILINE)
 _ESCAPE = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
 _ESCAPED = dict(zip(b"abfnrtv", b"\a\b\f\n\r\t\v", strict=True))
 
@@ -103,6 +104,35 @@ def without_tests(
         return patch, ()
     counts = preamble + b"".join(change.raw for change in kept) if kept else b""
     return counts, tuple(dict.fromkeys(dropped))
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """A patch apart by what is known without the task's hidden tests."""
+
+    program: bytes
+    """Changes to what is no test."""
+    tests: bytes
+    """Changes to files that are named like tests, or stand among tests."""
+    test_files: tuple[str, ...]
+    """Paths of those that are there after the change, in the patch's order."""
+
+
+def apart(patch: bytes) -> Apart:
+    """The program's part of a patch and that of its tests. In neither: CI configuration, files that
+    Python runs when it starts, and commits of repositories inside."""
+    _, changes = split(patch)
+    program: list[FileChange] = []
+    tests: list[FileChange] = []
+    for change in changes:
+        if is_ci(change.path) or is_start_file(change.path) or _GITLINK.search(change.raw):
+            continue
+        (tests if is_test(change.path) else program).append(change)
+    return Apart(
+        b"".join(_ended(change.raw) for change in program),
+        b"".join(_ended(change.raw) for change in tests),
+        tuple(change.path for change in tests if not _DELETION.search(change.raw)),
+    )
 
 
 def attributes_last(patch: bytes) -> bytes:

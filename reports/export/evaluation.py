@@ -17,16 +17,14 @@ from infra.db.plans import run_plans
 from infra.db.reading.judge_warnings import warnings_of_all
 from infra.db.rollouts import groups
 from infra.db.runs import campaigns
-from mainspring.config.agents.judges import JudgeScope
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluations.choosing import ChooseConfig
 from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.sft import SftConfig
 from mainspring.ids import CampaignId
-from mainspring.rewards.choosing import Candidate, chosen_at_each_n, passes_tests, result_of
 from mainspring.rewards.passk import pass_at_each_k
 from mainspring.status import Verdict
 from mainspring.trajectories.costs import total
+from reports.export.choices import Ended, choices, read_end
 from reports.export.folders import write_folder
 from reports.export.trajectory import Progress, Trajectory, attempts, read
 from reports.whole_file import write_whole
@@ -47,14 +45,14 @@ async def write_evaluation(
     chosen = await attempts(database, campaign)
     choose = record.config.choose if isinstance(record.config, EvaluationConfig) else None
     results: list[Result] = []
-    candidates: defaultdict[str, list[Candidate]] = defaultdict(list)
+    ended: defaultdict[str, list[Ended]] = defaultdict(list)
     predictions: defaultdict[int, list[dict[str, str]]] = defaultdict(list)
     async for trajectory in read(database, campaign, chosen, progress):
         folder = write_folder(trajectory, directory)
         results.append(_result(trajectory, folder.name))
         predictions[trajectory.attempt.sample].append(_prediction(trajectory))
         if choose is not None and not trajectory.attempt.is_masked:
-            candidates[trajectory.instance_id].append(_candidate(trajectory, choose))
+            ended[trajectory.instance_id].append(await read_end(database, trajectory, choose))
     if isinstance(record.config, CampaignConfig | SftConfig):
         num_planned = sum(group.size for group in await groups.list_groups(database, campaign))
     else:
@@ -70,9 +68,7 @@ async def write_evaluation(
         "judge_warnings": await warnings_of_all(database, campaign, record.config, is_over=True),
     }
     if choose is not None:
-        at_each_n = chosen_at_each_n([*candidates.values()], choose.by)
-        summary["chosen_by"] = choose.by if choose.judge is None else f"judge {choose.judge}"
-        summary["chosen_at_n"] = [asdict(estimate) for estimate in at_each_n]
+        summary |= choices([*ended.values()], choose)
     for sample, lines in predictions.items():
         name = f"predictions-{sample}.jsonl" if sample else "predictions.jsonl"
         write_whole(directory / name, _jsonl(lines))
@@ -143,17 +139,6 @@ def _result(trajectory: Trajectory, folder: str) -> Result:
         "cost": trajectory.cost,
         "folder": folder,
     }
-
-
-def _candidate(trajectory: Trajectory, choose: ChooseConfig) -> Candidate:
-    parts = trajectory.rollout.reward_parts or {}
-    commands = [(each.command, each.returncode) for each in trajectory.executions]
-    return Candidate(
-        is_resolved=trajectory.attempt.is_resolved,
-        result=result_of(trajectory.patch),
-        score=parts.get(f"judge.{choose.judge}.{JudgeScope.ROLLOUT}"),
-        passes=passes_tests(commands),
-    )
 
 
 def _prediction(trajectory: Trajectory) -> dict[str, str]:

@@ -8,6 +8,7 @@ from temporalio import activity
 
 from activities import (
     campaigns,
+    cross_testing,
     extensions,
     grading,
     judging,
@@ -26,6 +27,7 @@ from mainspring.protocol.activities import ActivityRef
 MODULES = (
     answers,
     campaigns,
+    cross_testing,
     extensions,
     grading,
     judging,

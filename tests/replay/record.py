@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "workflows")]
 
 from cluster import Cluster, Host, bwrap_or_skip, cluster_of  # noqa: E402
+from cross_tested import evaluation, put_task, saying  # noqa: E402
 from scripted import SUBMIT, bash  # noqa: E402
 from scripted_trainer import Hold, mixed, small_config, trainer_of  # noqa: E402
 from temporalio.client import WorkflowHandle  # noqa: E402
@@ -51,7 +52,7 @@ async def record(directory: Path) -> None:
             temporary("mainspring-record-") as stack,
             cluster_of(stack, {NodeId("record"): Host(backends, capacity=8)}) as cluster,
         ):
-            for scene in (rollouts, campaign, verification):
+            for scene in (rollouts, campaign, verification, cross_tests):
                 for name, handle in (await scene(cluster)).items():
                     history = await handle.fetch_history()
                     packed = gzip.compress(history.to_json().encode(), mtime=0)
@@ -124,6 +125,14 @@ async def verification(cluster: Cluster) -> dict[str, WorkflowHandle]:
         "verification": handle,
         "rollout-given": cluster.client.get_workflow_handle(rollout_workflow(first)),
     }
+
+
+async def cross_tests(cluster: Cluster) -> dict[str, WorkflowHandle]:
+    cluster.policy.say = saying()
+    name = await launch.create(cluster.db, evaluation(await put_task(cluster.db)))
+    handle = await launch.start(cluster.client, cluster.db, name)
+    await handle.result()
+    return {"evaluation-cross-tests": handle}
 
 
 if __name__ == "__main__":

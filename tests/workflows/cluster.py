@@ -345,6 +345,7 @@ async def cluster_of(
                 standing.admit_groups,
                 standing.read_outcome,
                 RunActivities(db).create_run_group,
+                RunActivities(db).next_candidates,
                 SftActivities(db).survey_sft,
             ],
             max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,

@@ -22,6 +22,7 @@ from mainspring.agents.tools.acting import ACT
 from mainspring.agents.tools.choice import OF_A_SHELL, tools_of
 from mainspring.config.agents.environments import EnvironmentConfig
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluations.choosing import ChooseBy
 from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.registry import is_path
 from mainspring.config.run import RunConfig
@@ -195,6 +196,27 @@ async def check_can_be_verified(db: Database, config: RunConfig, used: Sequence[
                 f"is {members.example}; only tasks of the kind {SWE!r} can be verified",
                 remedy="they need no verification: campaigns use them without it",
             )
+
+
+async def check_chooses(db: Database, config: EvaluationConfig, used: Sequence[TaskId]) -> None:
+    """Raises UsageError for tasks whose rollouts leave no patches that tests can be run against."""
+    if config.choose is None or config.choose.by is not ChooseBy.CROSS_TESTS:
+        return
+    for kind, members in (await selections.kinds(db, used)).items():
+        if kind != SWE:
+            raise UsageError(
+                f"run {config.name}: {members.num_tasks} tasks are of the kind {kind!r}, the first "
+                f"is {members.example}; evaluation.choose.by = {ChooseBy.CROSS_TESTS.value!r} runs "
+                f"tests against patches, which only tasks of the kind {SWE!r} have",
+                remedy=f"choose tasks of the kind {SWE!r}, or set another evaluation.choose.by, as "
+                f'"{ChooseBy.MAJORITY}"',
+            )
+    if own := config.environments.get(SWE):
+        raise UsageError(
+            f"run {config.name}: [environments] has {own!r} for tasks of the kind {SWE!r}, and "
+            f"evaluation.choose.by = {ChooseBy.CROSS_TESTS.value!r} needs Mainspring's own",
+            remedy=f'leave it out, or set another evaluation.choose.by, as "{ChooseBy.MAJORITY}"',
+        )
 
 
 async def check_backend_fits(db: Database, config: RunConfig, used: Sequence[TaskId]) -> None:

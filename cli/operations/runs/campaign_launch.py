@@ -37,6 +37,7 @@ from cli.operations.checks.task_checks import (
     as_played,
     check_backend_fits,
     check_can_be_verified,
+    check_chooses,
     check_tasks,
 )
 from cli.operations.machine.fleet_extensions import pollers
@@ -51,6 +52,7 @@ from infra.db.tasks.selections import Selected
 from infra.sandbox.backends import Backends
 from mainspring.config.any_run import Measurement, Playing
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluations.choosing import ChooseBy
 from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.evaluations.regrade import RegradeConfig
 from mainspring.config.evaluations.verification import VerificationConfig
@@ -64,10 +66,12 @@ from mainspring.ids import (
     campaign_workflow,
 )
 from mainspring.protocol.campaign import CampaignState, plan_of
+from mainspring.protocol.cross_testing import CrossTestPlan
 from mainspring.protocol.names import WORKFLOW_TASK_TIMEOUT, Workflow
 from mainspring.protocol.retrain import RetrainState
 from mainspring.protocol.run import RunState
 from mainspring.protocol.sft import SftState
+from mainspring.protocol.timeouts import GRADE_GRACE_S
 from mainspring.status import CampaignStatus
 from workflows import search
 
@@ -111,6 +115,7 @@ async def create(db: Database, config: Playing, here: Backends | None = None) ->
             selected = await select(db, config, config.splits)
             used = ids_of(selected)
             played = await check_tasks(db, config, used)
+            await check_chooses(db, config, used)
         case VerificationConfig():
             selected = await select(db, config, config.splits)
             used = ids_of(selected)
@@ -325,7 +330,17 @@ def _run_state(config: Measurement, paused: bool) -> RunState:
         concurrency=config.concurrency,
         summary=f"patch of {config.of}" if regrades else f"{config.task_source} {config.split}",
         paused=paused,
+        cross_tests=_cross_tests(config) if isinstance(config, EvaluationConfig) else None,
     )
+
+
+def _cross_tests(config: EvaluationConfig) -> CrossTestPlan | None:
+    choose = config.choose
+    if choose is None or choose.by is not ChooseBy.CROSS_TESTS:
+        return None
+    # Its own tests are run twice.
+    num_runs = choose.max_tests + choose.tests_per_rollout
+    return CrossTestPlan(attempt_s=num_runs * (choose.test_timeout_s + GRADE_GRACE_S))
 
 
 def _state(config: CampaignConfig, paused: bool) -> CampaignState:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, or_, select, text, update
+from sqlalchemy import ColumnElement, and_, func, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.database import Database
 from infra.db.fence import fenced_insert, refuse_finished, refuse_older
-from infra.db.tables.models import NodeRow, RolloutRow, SandboxRow
+from infra.db.tables.models import CampaignRow, NodeRow, RolloutRow, SandboxRow
 from infra.db.tables.rollout_ends import DONE
 from mainspring.errors import SandboxError
 from mainspring.ids import CampaignId, NodeId, RolloutId, SandboxId
@@ -41,6 +41,13 @@ _OPEN_LEASE = fenced_insert(
         "backend = excluded.backend, status = excluded.status, opened_at = now(), closed_at = NULL"
     ),
     returning=["id"],
+)
+_CROSS_LEASE = text(
+    "INSERT INTO sandboxes (id, rollout_id, epoch, purpose, node, backend, status) "
+    f"SELECT :id, id, :epoch, '{SandboxPurpose.CROSS_TEST}', :node, :backend, "
+    f"'{SandboxStatus.OPEN}' FROM rollouts WHERE id = :rollout_id AND epoch = :epoch FOR SHARE "
+    "ON CONFLICT (id) DO UPDATE SET node = excluded.node, backend = excluded.backend, "
+    "status = excluded.status, opened_at = now(), closed_at = NULL RETURNING id"
 )
 _LOCK_CAMPAIGN = text(
     "SELECT pg_advisory_xact_lock(hashtextextended('sandboxes of ' || campaign_id, 0)) "
@@ -123,6 +130,24 @@ async def open_lease(
             refuse_finished(rollout)
 
 
+async def open_cross_lease(
+    db: Database,
+    sandbox: SandboxId,
+    rollout: RolloutId,
+    epoch: int,
+    *,
+    node: NodeId,
+    backend: str,
+) -> None:
+    """Record, before it is made, the lease of a sandbox in which tests of others are run with the
+    rollout's patch: it has ended, and its run has not. Raises Fenced for another epoch."""
+    values = {"id": sandbox, "rollout_id": rollout, "epoch": epoch}
+    async with db.statement() as connection:
+        values |= {"node": node, "backend": backend}
+        if await connection.scalar(_CROSS_LEASE, values) is None:
+            await refuse_older(connection, rollout, epoch)
+
+
 async def close_lease(
     db: Database,
     sandbox: SandboxId,
@@ -181,11 +206,21 @@ async def backends_on(db: Database, node: NodeId) -> list[str]:
 
 
 async def leases_without_live_rollout(db: Database, node: NodeId | None = None) -> list[Lease]:
-    """Open leases whose rollout has ended or begun another epoch: nothing will close them."""
+    """Open leases whose rollout has ended or begun another epoch: nothing will close them. One for
+    cross tests, which come after the rollout's end, lives as long as its run."""
+    run_has_ended = (
+        select(CampaignRow.id)
+        .where(CampaignRow.id == RolloutRow.campaign_id, CampaignRow.finished_at.is_not(None))
+        .exists()
+    )
+    is_cross_test = SandboxRow.purpose == SandboxPurpose.CROSS_TEST
     return await _leases(
         db,
         node,
-        or_(DONE, RolloutRow.epoch != SandboxRow.epoch),
+        or_(
+            and_(DONE, or_(~is_cross_test, run_has_ended)),
+            RolloutRow.epoch != SandboxRow.epoch,
+        ),
     )
 
 

@@ -23,6 +23,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 # Not used here: a table that is not imported is missing in the metadata.
 from infra.db.tables import change_rows as change_rows
+from infra.db.tables import cross_test_rows as cross_test_rows
 from infra.db.tables import engine_rows as engine_rows
 from infra.db.tables import judgement_rows as judgement_rows
 from infra.db.tables import lease_rows as lease_rows

@@ -1,11 +1,15 @@
 """Section [evaluation.choose]: which of a task's rollouts an evaluation counts on."""
 
 from enum import StrEnum
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from mainspring.config.section import Section
+from mainspring.config.section import Section, Within
+
+MAX_TESTS = 200
+"""Bound of the tests of one task: each is run against each candidate."""
+MAX_TEST_S = 3600.0
 
 
 class ChooseBy(StrEnum):
@@ -18,6 +22,9 @@ class ChooseBy(StrEnum):
     """The judge's score of the whole rollout."""
     TESTS = "tests"
     """Whether the last command that ran tests succeeded; of those the majority."""
+    CROSS_TESTS = "cross_tests"
+    """Tests that any rollout of the task wrote are run against the patch of each; the one that
+    passes most of them, of those the majority. Only for tasks with a repository."""
 
 
 class ChooseConfig(Section):
@@ -29,9 +36,29 @@ class ChooseConfig(Section):
     judge: str | None = None
     """Name of the judge in [judges], with `by = "judge"`. A part of the reward must have it judge
     rollouts; its weight may be 0."""
+    tests_per_rollout: Annotated[int, Within(le=MAX_TESTS)] = Field(default=2, ge=1)
+    """With `by = "cross_tests"`: number of test files taken of one rollout, the first of its
+    patch."""
+    max_tests: Annotated[int, Within(le=MAX_TESTS)] = Field(default=16, ge=1)
+    """With `by = "cross_tests"`: number of different tests of one task, those of the first samples
+    first."""
+    test_timeout_s: Annotated[float, Within(le=MAX_TEST_S)] = Field(default=120.0, gt=0)
+    """With `by = "cross_tests"`: seconds of one test command. One that takes longer has failed."""
 
     @model_validator(mode="after")
     def _a_judge_is_named(self) -> Self:
         if (self.by is ChooseBy.JUDGE) is not (self.judge is not None):
             raise ValueError('judge and by = "judge" belong together: give both or none')
+        return self
+
+    @model_validator(mode="after")
+    def _bounds_are_of_cross_tests(self) -> Self:
+        if self.by is ChooseBy.CROSS_TESTS:
+            return self
+        for name in ("tests_per_rollout", "max_tests", "test_timeout_s"):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(
+                    f'{name} bounds what by = "cross_tests" runs, and by is "{self.by.value}": '
+                    'leave it out, or set by = "cross_tests"'
+                )
         return self

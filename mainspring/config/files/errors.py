@@ -95,7 +95,11 @@ def _said(error: Any, model: type[BaseModel]) -> str:
         number = f"{bound:g}" if abs(bound) < 1e6 else f"{bound:,.0f}"
         return f"{words} {number}, not {shown(value)}"
     if kind in ("enum", "literal_error"):
-        return f"must be {context['expected']}, not {shown(value)}"
+        near = difflib.get_close_matches(
+            str(value), re.findall(r"'([^']*)'", context["expected"]), 1
+        )
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return f"must be {context['expected']}, not {shown(value)}{hint}"
     if kind in ("too_short", "string_too_short"):
         return f"must have at least {context['min_length']} {_unit(kind, context['min_length'])}"
     if kind in ("too_long", "string_too_long"):
