@@ -52,7 +52,7 @@ async def collect(
     """Raises UnknownId."""
     record = await campaigns.get(database, campaign)
     config = record.config
-    evaluated = config.evaluation.splits if isinstance(config, CampaignConfig) else ()
+    evaluated = config.evaluation.measured if isinstance(config, CampaignConfig) else ()
     main_split = evaluated[0] if evaluated else "heldout"
     now = await store.now(database)
     wall_s = ((record.finished_at or now) - record.created_at).total_seconds()

@@ -170,6 +170,7 @@ def _print_results(console: Any, data: Any) -> None:
         ("unseen tasks, sampled", data.main_split, Sampling.SAMPLED),
         ("unseen tasks, greedy", data.main_split, Sampling.GREEDY),
         ("unseen bug types", HELDOUT_TEMPLATES, Sampling.SAMPLED),
+        *((label, label, Sampling.SAMPLED) for label in data.further),
     ):
         evaluations = data.evaluated(split, sampling)
         if not evaluations:

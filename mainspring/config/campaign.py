@@ -11,9 +11,11 @@ from mainspring.algorithms.gap import GapBounds, bounds
 from mainspring.algorithms.schedule import Batches, Schedule
 from mainspring.config.curriculum import SHUFFLED, CurriculumConfig
 from mainspring.config.evaluations.evaluation import EvalSchedule
+from mainspring.config.evaluations.sources import check_sources
 from mainspring.config.files.pairs import refusals
 from mainspring.config.run import RunConfig
 from mainspring.config.section import BUNDLED, STORED, Counts
+from mainspring.config.tasks import TaskSet
 from mainspring.config.tracking import TrackingConfig
 from mainspring.config.trainer import TrainerConfig
 from mainspring.config.training.parallel import PLAIN, Device
@@ -143,5 +145,59 @@ class CampaignConfig(RunConfig):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Splits of the tasks that it goes over, each once."""
-        return tuple(dict.fromkeys(("train", *self.evaluation.splits)))
+        """Labels of the tasks that it goes over, each once: splits, and names of sources."""
+        return tuple(dict.fromkeys(("train", *self.evaluation.measured)))
+
+    def task_set(self, label: str) -> TaskSet:
+        source = self.evaluation.source_of(label)
+        if source is None:
+            return super().task_set(label)
+        return TaskSet(
+            self.listed_as(source.source),
+            source.split,
+            self.size_in(source.source, source.split),
+            source.limit,
+            source.agent,
+            source.source == BUNDLED,
+        )
+
+    @property
+    def agents_of_sets(self) -> dict[str, str]:
+        sets = ((label, self.task_set(label)) for label in self.splits)
+        return {label: of.agent for label, of in sets if of.agent is not None}
+
+    def in_set(self, label: str) -> Self:
+        source = self.evaluation.source_of(label)
+        if source is None or not source.limits:
+            return self
+        return self.model_copy(
+            update={
+                "agent": self.agent.model_copy(update=source.limits),
+                "agents": {
+                    name: agent.model_copy(update=source.limits)
+                    for name, agent in self.agents.items()
+                },
+            }
+        )
+
+    def _limited_costs(self) -> list[str]:
+        of_sources = [
+            f"evaluation.sources.{place}"
+            for place, source in enumerate(self.evaluation.sources)
+            if source.cost_limit
+        ]
+        return [*super()._limited_costs(), *of_sources]
+
+    @model_validator(mode="after")
+    def _sources_are_told_apart(self, info: ValidationInfo) -> Self:
+        if info.context == STORED:
+            return self
+        splits = {split: f"the split {split!r}" for split in ("train", *self.evaluation.splits)}
+        check_sources(
+            self.evaluation.sources,
+            splits,
+            {(self.tasks.source, split): told for split, told in splits.items()},
+            self.agents,
+            self.agent.override,
+        )
+        return self

@@ -1,11 +1,21 @@
-"""Section [tasks]: which tasks a campaign goes over."""
+"""Section [tasks], and sets of tasks: which tasks a run goes over.
 
-from typing import Annotated
+Invariants: a set has one label in its run, under which its tasks and its groups are stored: letters
+that every id and every tracker takes. No task is in two sets of a run, because a task has one
+source and one split, and no two sets have the same ones. Imported by configurations and by the
+store.
+"""
 
-from pydantic import Field
+import re
+from dataclasses import dataclass
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
 
 from mainspring.config.section import BUNDLED, MANY, Section, Within
 from mainspring.status import Unverified
+
+LABEL = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 
 
 class TasksConfig(Section):
@@ -20,3 +30,55 @@ class TasksConfig(Section):
     only)."""
     unverified: Unverified = Unverified.SKIP
     """Treatment of tasks that are not verified (bundled ones need no verification)."""
+
+
+class NamedSet(Section):
+    """One split of a task source, under a name of its own."""
+
+    source: Annotated[str, Field(min_length=1)]
+    """Name of the task source, or "bundled"."""
+    split: Annotated[str, Field(min_length=1)] = "test"
+    """Split of the source."""
+    name: Annotated[str, Field(min_length=1)] | None = None
+    """Name of the set in figures, ids and trackers: letters, digits, ".", "-" and "_". Unset: the
+    last part of the source and the split, as "SWE-bench_Verified.test"."""
+    limit: Annotated[int | None, Within(le=MANY)] = Field(default=None, ge=1)
+    """Number of tasks, from the start of the split; those that are skipped because they are not
+    verified do not count. Unset: all."""
+    agent: str | None = None
+    """Name of the section [agents.NAME] that plays its tasks whose row asks for no agent. Unset:
+    [agent]."""
+
+    @property
+    def label(self) -> str:
+        return self.name or f"{self.source.rpartition('/')[2]}.{self.split}"
+
+    @property
+    def told(self) -> str:
+        return f"split {self.split!r} of source {self.source!r}"
+
+    @model_validator(mode="after")
+    def _label_is_fit(self) -> Self:
+        if re.fullmatch(LABEL, self.label):
+            return self
+        has = "name" if self.name else "the name that follows from source and split,"
+        raise ValueError(
+            f"{has} {self.label!r} cannot be used in ids: set name to at most 64 letters, digits, "
+            '".", "-" and "_", beginning with a letter or digit'
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSet:
+    """Tasks that a run goes over under one label."""
+
+    source: str
+    """As the store lists it."""
+    split: str
+    num_listed: int | None = None
+    """Tasks at the start of the split that belong to it; None: all."""
+    limit: int | None = None
+    """Tasks that are used, of those that can be; None: all."""
+    agent: str | None = None
+    """The agent of tasks that ask for none; None: the section [agent]."""
+    is_bundled: bool = False
