@@ -9,6 +9,7 @@ from datetime import datetime
 
 from infra.db.reading.agents import AgentFigures
 from infra.db.reading.evaluations import CheckedGap, Evaluation
+from infra.db.reading.task_sets import SetFigures
 from infra.db.reading.timings import PhaseTiming
 from infra.db.reading.trained_steps import Composition, Lengths, Step
 from infra.db.runs.campaign_record import Parent
@@ -106,6 +107,8 @@ class ReportData:
     """Rollouts by what masked them; the most frequent kinds, each with one fault's words."""
     agents: tuple[AgentFigures, ...] = ()
     """Figures of each agent, of a run that several play."""
+    sets: tuple[SetFigures, ...] = ()
+    """Figures of each task set, of a campaign that has several sources."""
     checked_gaps: tuple[CheckedGap, ...] = ()
     suspicions: dict[str, int] = field(default_factory=dict)
     """Rollouts by kind; one rollout may be of several."""

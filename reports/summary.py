@@ -41,6 +41,7 @@ def summary(data: ReportData, report: Path | None = None) -> dict[str, Any]:
         "stop_reasons": data.stop_reasons,
         "faults": data.faults,
         "agents": {each.agent: asdict(each) for each in data.agents},
+        "sources": [asdict(each) for each in data.sets],
         "num_groups_masked": data.totals.num_groups_masked,
         "num_groups_flat": data.totals.num_groups_flat,
         "replaced_turns_share": data.totals.replaced_turns_share,

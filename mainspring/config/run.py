@@ -208,6 +208,7 @@ class RunConfig(NamedConfig):
             self.task_source,
             label,
             self.split_size(label),
+            unverified=self.tasks.unverified,
             is_bundled=self.tasks.source == BUNDLED,
         )
 

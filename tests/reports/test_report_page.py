@@ -181,6 +181,7 @@ def test_summary_has_exactly_its_keys() -> None:
         "stop_reasons": report_data().stop_reasons,
         "faults": {},
         "agents": {},
+        "sources": [],
         "num_groups_masked": 0,
         "num_groups_flat": 0,
         "replaced_turns_share": None,

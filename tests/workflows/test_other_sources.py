@@ -33,7 +33,7 @@ async def test_each_source_is_measured_with_its_own_agent_and_limits(
     cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = await put(cluster, *((f"t{n}",) for n in range(3)))
-    source = {"source": other, "split": "train", "name": "other", "limit": 2}
+    source = {"source": other, "split": "train", "name": "other", "limit": 2, "unverified": "use"}
     config = await config_with(cluster, source | {"step_limit": 5, "agent": "patient"})
 
     def say(rollout: str, turn: int) -> str:
@@ -88,7 +88,9 @@ async def test_a_source_without_tasks_is_refused_before_anything_is_stored(
     cluster, source: dict[str, str], message: str
 ) -> None:
     other = await put(cluster, ("t0",))
-    config = await config_with(cluster, {"source": other, "name": "x"} | source)
+    config = await config_with(
+        cluster, {"source": other, "name": "x", "unverified": "use"} | source
+    )
     with pytest.raises(UsageError, match=message):
         await launch.create(cluster.db, config)
     assert await campaigns.find(cluster.db, launch.campaign_id(config.name)) is None

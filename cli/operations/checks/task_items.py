@@ -62,10 +62,10 @@ async def _of_set(
     num_good, num_flaky = counts[Verification.VERIFIED], counts[Verification.FLAKY]
     # Only SWE tasks have patches that could verify them.
     others = set(await tasks.ids_of_other_kinds(db, of.source, of.split, SWE))
-    used = config.tasks.unverified is Unverified.USE
+    used = of.unverified is Unverified.USE
     if used and num_flaky and config.schedule is Schedule.REPRODUCIBLE:
         text = f"{num_flaky} of {size} are flaky: one patch got different verdicts"
-        fix = 'remove tasks.unverified = "use", which leaves them out, or set schedule = "fastest"'
+        fix = 'remove unverified = "use", which leaves them out, or set schedule = "fastest"'
         item = Item(what, State.MISSING, text, fix)
     elif used:
         item = Item(what, State.OK, f"{size}, unverified ones are used as well")
@@ -91,6 +91,9 @@ _SPLITS = "evaluation.splits"
 
 def _given_in(config: CampaignConfig, label: str) -> str:
     """The field that names these tasks."""
+    for number, each in enumerate(config.tasks.sets):
+        if each.label == label:
+            return f"tasks.{number}"
     source = config.evaluation.source_of(label)
     return (
         _SPLITS

@@ -168,7 +168,7 @@ async def choose(db: Database, config: OverTasks, label: str) -> list[Selected]:
         case _:
             assert_never(config)
     # Every bundled task was solved by its generator.
-    uses_all = config.tasks.unverified is Unverified.USE or of.is_bundled
+    uses_all = of.unverified is Unverified.USE or of.is_bundled
     verifications: Mapping[TaskId, Verification] = {}
     of_other_kinds = ids
     if not (takes_any or uses_all):

@@ -122,6 +122,15 @@ class EvaluationFile(RunConfig):
     run: RunSection = RunSection()
 
     @model_validator(mode="after")
+    def _has_one_task_source(self) -> Self:
+        if self.tasks.sets:
+            raise ValueError(
+                "tasks: an evaluation is of one task source, and [[tasks]] lists several: write a "
+                "file for it that has [tasks] with one source"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _serves_here(self) -> Self:
         if not self.run.serve:
             return self

@@ -4,7 +4,7 @@ policy on, each with limits of its own for the agents.
 Invariant: an entry changes limits only, never which agents there are. Imported by `evaluation`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -18,6 +18,8 @@ class EvalSource(NamedSet):
     """One split of another task source that the policy is measured on. A limit that is set here
     holds for every agent that plays its tasks."""
 
+    split: Annotated[str, Field(min_length=1)] = "test"
+    """Split of the source."""
     step_limit: Annotated[int | None, Within()] = Field(default=None, ge=1, le=500)
     """Maximum number of turns of a rollout. Unset, here and below: that of the agent's section."""
     max_format_errors: Annotated[int | None, Within(le=MANY)] = Field(default=None, ge=1)
@@ -38,38 +40,38 @@ class EvalSource(NamedSet):
         return {name: value for name, value in values.items() if value is not None}
 
 
-def check_sources(
-    sources: Sequence[EvalSource],
-    taken: Mapping[str, str],
-    used: Mapping[tuple[str, str], str],
+def check_sets(
+    sets: Mapping[str, NamedSet],
+    splits: Mapping[str, str],
+    source: str,
     agents: Collection[str],
     overridden: bool,
 ) -> None:
-    """Raises ValueError for sources that cannot be told from what else the campaign goes over.
-    `taken`: what has which label; `used`: what has the tasks of which source and split; both as a
-    person wrote it."""
-    labels, places = dict(taken), dict(used)
-    for number, source in enumerate(sources):
-        where = f"evaluation.sources.{number}"
-        if source.label in labels:
+    """Raises ValueError for sets that cannot be told from what else the campaign goes over.
+    `sets`: by their place in the file; `splits`: those of `source`, each with what it is called.
+    """
+    labels = dict(splits)
+    places = {(source, split): told for split, told in splits.items()}
+    for where, each in sets.items():
+        if each.label in labels:
             raise ValueError(
-                f"{where} is called {source.label!r}, as {labels[source.label]} is: give it "
-                "another name"
+                f"{where} is called {each.label!r}, as {labels[each.label]} is: give it another "
+                "name"
             )
-        if (place := (source.source, source.split)) in places:
+        if (place := (each.source, each.split)) in places:
             raise ValueError(
-                f"{where} has the tasks of {places[place]} ({source.told}): a campaign has each "
-                "task once; remove the entry. Splits of tasks.source stand in evaluation.splits"
+                f"{where} has the tasks of {places[place]} ({each.told}): a campaign has each task "
+                "once; remove one of them. Splits of tasks.source stand in evaluation.splits"
             )
-        if source.agent is not None and overridden:
+        if each.agent is not None and overridden:
             raise ValueError(
-                f"{where}.agent = {source.agent!r} does nothing with agent.override = true, which "
+                f"{where}.agent = {each.agent!r} does nothing with agent.override = true, which "
                 "plays every task with [agent]: remove one of them"
             )
-        if source.agent is not None and source.agent not in agents:
+        if each.agent is not None and each.agent not in agents:
             there = ", ".join(agents) or "none"
             raise ValueError(
-                f"{where}.agent = {source.agent!r} has no section [agents.{source.agent}]; there "
-                f"are: {there}"
+                f"{where}.agent = {each.agent!r} has no section [agents.{each.agent}]; there are: "
+                f"{there}"
             )
-        labels[source.label] = places[place] = where
+        labels[each.label] = places[place] = where

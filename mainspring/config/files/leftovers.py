@@ -69,7 +69,8 @@ def leftovers(config: Together) -> Iterator[str]:
     with_raft = trainer.advantage == "raft" or trainer.filter == "solved" or ":" in trainer.filter
     curriculum = config.curriculum
     own_curriculum = ":" in curriculum.kind
-    sources = {config.tasks.source, *(source.source for source in config.evaluation.sources)}
+    named = (*config.tasks.sets, *config.evaluation.sources)
+    sources = {config.tasks.source, *(each.source for each in named)}
     is_bundled, has_own = BUNDLED in sources, bool(sources - {BUNDLED})
     for section, model, names, is_read, needed in (
         ("trainer.kl", trainer.kl, ("estimator", "where", "clamp"), trainer.kl.coef, "kl.coef"),
