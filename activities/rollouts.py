@@ -60,10 +60,19 @@ QUESTIONS_AT_ONCE = 10
 """Questions of a reward function to each judge that an attempt has time for."""
 
 
-async def _task_of(db: Database, config: CampaignConfig, draw: int, ids: list[TaskId]) -> TaskId:
+async def _task_of(db: Database, config: CampaignConfig, draw: int) -> tuple[str, TaskId]:
+    """Label of the set that the draw takes, and its task."""
+    label, own = config.label_of_draw(draw)
+    ids = await selections.task_ids(db, config, label)
+    return label, await _next_of(db, config, label, own, ids)
+
+
+async def _next_of(
+    db: Database, config: CampaignConfig, label: str, draw: int, ids: list[TaskId]
+) -> TaskId:
     curriculum = config.curriculum
     if curriculum.kind == SHUFFLED:
-        return ids[task_position(config.seed, draw, len(ids))]
+        return ids[task_position(config.order_seed(label), draw, len(ids))]
     campaign = CampaignId(config.name)
     histories = await task_histories.read(db, campaign, ids, curriculum.recent_groups)
     return ids[next_task(histories, draw, config)]
@@ -73,9 +82,8 @@ async def make_group(db: Database, ask: GroupInput) -> GroupRecord:
     """Store a training group with its rollouts; the one that is there already."""
     # Not from the cache: a change may count for this group until it is stored.
     config = training((await campaigns.get(db, ask.campaign)).at(ask.policy_version + 1))
-    ids = await selections.task_ids(db, config, "train")
     draw = ask.draw
-    task = await _task_of(db, config, ask.index if draw is None else draw, ids)
+    label, task = await _task_of(db, config, ask.index if draw is None else draw)
     group = group_id(ask.campaign, ask.index)
     return await groups.create_group(
         db,
@@ -86,7 +94,7 @@ async def make_group(db: Database, ask: GroupInput) -> GroupRecord:
         draw=draw,
         task=task,
         policy_version=ask.policy_version,
-        split="train",
+        split=label,
         rollouts=[
             groups.NewRollout(
                 rollout_id(group, i),

@@ -190,7 +190,9 @@ def _sections(
         if entry := _of_type(_element(field.annotation), BaseModel):
             unset = "" if field.is_required() else f"; unset: `{_toml(field.get_default())}`"
             about = f"{meaning} One such table for each{unset}."
-            nested.append((inside, f"`[[{inside}]]`", entry, about, mark))
+            # Of a section that may be a list as well, the list has the section's name.
+            listed = path if (field.alias or "").startswith("<") else inside
+            nested.append((listed, f"`[[{listed}]]`", entry, about, mark))
             continue
         if entry := _of_type(_value(field.annotation), BaseModel):
             of_one = f"{inside}.{_NAMED_BY[inside]}"

@@ -78,7 +78,8 @@ class Readiness:
             if name in specs and task.clock is None:
                 # A verification may be of tasks whose agent does not exist.
                 plays = isinstance(config, CampaignConfig | EvaluationConfig)
-                agent = agent_config(config, task) if plays else config.agent
+                asking = task.asking_for(config.task_set(rollout.label).agent)
+                agent = agent_config(config, asking) if plays else config.agent
                 with contextlib.suppress(BundleMissing):  # the rollout that needs it is told
                     spec = sandbox_spec(
                         SandboxId("idle"),

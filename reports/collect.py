@@ -16,6 +16,7 @@ from infra.db.reading import (
     endings,
     evaluations,
     fingerprints,
+    task_sets,
     timings,
     trained_steps,
 )
@@ -52,7 +53,7 @@ async def collect(
     """Raises UnknownId."""
     record = await campaigns.get(database, campaign)
     config = record.config
-    evaluated = config.evaluation.splits if isinstance(config, CampaignConfig) else ()
+    evaluated = config.evaluation.measured if isinstance(config, CampaignConfig) else ()
     main_split = evaluated[0] if evaluated else "heldout"
     now = await store.now(database)
     wall_s = ((record.finished_at or now) - record.created_at).total_seconds()
@@ -72,6 +73,11 @@ async def collect(
         played_by = (
             await agents.by_agent(connection, campaign, config)
             if isinstance(config, RunConfig)
+            else ()
+        )
+        of_sets = (
+            await task_sets.by_set(connection, campaign, config)
+            if isinstance(config, CampaignConfig)
             else ()
         )
         suspects = await endings.suspects(connection, campaign, SUSPECTS_SHOWN)
@@ -103,6 +109,7 @@ async def collect(
         verdicts=ended.verdicts,
         faults=ended.faults,
         agents=played_by,
+        sets=of_sets,
         checked_gaps=gaps,
         suspicions=ended.suspicions,
         bundles=ran_from,
@@ -156,7 +163,7 @@ def _labels(config: AnyRun) -> dict[str, str]:
             "batch": f"{config.trainer.batch_size} samples",
             "optimizer": config.trainer.optimizer.name.value,
         }
-    shared = {"model": config.policy.model, "tasks": config.tasks.source}
+    shared = {"model": config.policy.model, "tasks": config.tasks.told}
     if not isinstance(config, CampaignConfig):
         return shared
     trainer = config.trainer

@@ -9,6 +9,7 @@ from datetime import datetime
 
 from infra.db.reading.agents import AgentFigures
 from infra.db.reading.evaluations import CheckedGap, Evaluation
+from infra.db.reading.task_sets import SetFigures
 from infra.db.reading.timings import PhaseTiming
 from infra.db.reading.trained_steps import Composition, Lengths, Step
 from infra.db.runs.campaign_record import Parent
@@ -106,6 +107,8 @@ class ReportData:
     """Rollouts by what masked them; the most frequent kinds, each with one fault's words."""
     agents: tuple[AgentFigures, ...] = ()
     """Figures of each agent, of a run that several play."""
+    sets: tuple[SetFigures, ...] = ()
+    """Figures of each task set, of a campaign that has several sources."""
     checked_gaps: tuple[CheckedGap, ...] = ()
     suspicions: dict[str, int] = field(default_factory=dict)
     """Rollouts by kind; one rollout may be of several."""
@@ -147,6 +150,13 @@ class ReportData:
             and evaluation.solve_rate is not None
         ]
         return sorted(scored, key=lambda evaluation: evaluation.version)
+
+    @property
+    def further(self) -> list[str]:
+        """Labels of what was measured beside the main split and unseen bug types: other splits,
+        and other sources."""
+        labels = dict.fromkeys(evaluation.split for evaluation in self.evaluations)
+        return [label for label in labels if label not in (self.main_split, HELDOUT_TEMPLATES)]
 
     def before_after(self, split: str, sampling: Sampling) -> tuple[float | None, float | None]:
         """Solve rate of the first policy and of the newest evaluated one; None where missing."""

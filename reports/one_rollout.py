@@ -134,11 +134,12 @@ class RolloutView:
 async def read(database: Database, rollout: RolloutId) -> RolloutView:
     """Raises UnknownId."""
     record = await rollouts.get(database, rollout)
-    config = (await campaigns.get(database, record.campaign)).config
     group = await groups.get(database, record.group)
+    run = (await campaigns.get(database, record.campaign)).config
+    config, tasks_of = run.in_set(group.split), run.task_set(group.split)
     replies, commands = await turns.history(database, rollout, record.epoch)
     patch = await rollouts.get_final_patch(database, rollout)
-    task = await tasks.get_task(database, record.task)
+    task = (await tasks.get_task(database, record.task)).asking_for(tasks_of.agent)
     judged = await judgements.of_rollout(database, rollout, record.epoch)
     plays = record.player is Player.POLICY
     kind = agent_config(config, task).kind if plays else config.agent.kind

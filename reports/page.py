@@ -96,6 +96,7 @@ def _headlines(data: ReportData) -> list[Headline]:
         ("Resolved", data.main_split, Sampling.SAMPLED, "unseen tasks, sampled"),
         ("Greedy", data.main_split, Sampling.GREEDY, "unseen tasks, temperature 0"),
         ("Unseen bug types", HELDOUT_TEMPLATES, Sampling.SAMPLED, "never trained on"),
+        *((label, label, Sampling.SAMPLED, "sampled") for label in data.further),
     ]
     lines = [
         _rate(label, note, *data.before_after(split, sampling), data.evaluated(split, sampling)[-1])

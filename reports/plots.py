@@ -5,6 +5,7 @@ How a drawing becomes part of the page is in `drawing`.
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from mainspring.rewards.passk import wilson
@@ -164,6 +165,10 @@ def _reward(axes: "Axes", data: ReportData) -> None:
         (data.main_split, Sampling.SAMPLED, GREEN, "unseen tasks, sampled"),
         (data.main_split, Sampling.GREEDY, AMBER, "unseen tasks, greedy"),
         (HELDOUT_TEMPLATES, Sampling.SAMPLED, VIOLET, "unseen bug types, sampled"),
+        *(
+            (label, Sampling.SAMPLED, color, f"{label}, sampled")
+            for label, color in zip(data.further, cycle((RED, INK)), strict=False)
+        ),
     ]
     shift = max(steps, default=1) * 0.006
     for number, (split, sampling, color, label) in enumerate(kinds):

@@ -33,6 +33,7 @@ def summary(data: ReportData, report: Path | None = None) -> dict[str, Any]:
         "greedy_after": greedy_after,
         "heldout_templates_before": templates_before,
         "heldout_templates_after": templates_after,
+        "evaluations": _evaluations(data),
         "num_steps": data.totals.num_steps,
         "num_rollouts": data.totals.num_rollouts,
         "num_turns": data.totals.num_turns,
@@ -40,6 +41,7 @@ def summary(data: ReportData, report: Path | None = None) -> dict[str, Any]:
         "stop_reasons": data.stop_reasons,
         "faults": data.faults,
         "agents": {each.agent: asdict(each) for each in data.agents},
+        "sources": [asdict(each) for each in data.sets],
         "num_groups_masked": data.totals.num_groups_masked,
         "num_groups_flat": data.totals.num_groups_flat,
         "replaced_turns_share": data.totals.replaced_turns_share,
@@ -61,6 +63,15 @@ def summary(data: ReportData, report: Path | None = None) -> dict[str, Any]:
         "temporal_ui": data.temporal_ui,
         "report": str(report) if report else None,
     }
+
+
+def _evaluations(data: ReportData) -> dict[str, Any]:
+    """Solve rates by label (a split, or the name of a source) and sampling."""
+    found: dict[str, Any] = {}
+    for label, sampling in dict.fromkeys((each.split, each.sampling) for each in data.evaluations):
+        before, after = data.before_after(label, sampling)
+        found.setdefault(label, {})[sampling.value] = {"before": before, "after": after}
+    return found
 
 
 def _supervised(data: ReportData) -> dict[str, Any] | None:

@@ -112,6 +112,15 @@ def print_one(seen: Any) -> None:
             f"agent      {each.agent}: {each.num_rollouts:,} rollouts, {rate} resolved, reward "
             f"{reward}, {each.turns_mean:.1f} turns"
         )
+    for each in data.sets:
+        rate = share_of(each.num_resolved, each.num_scored)
+        reward = "-" if each.reward_mean is None else f"{each.reward_mean:.2f}"
+        groups = "1 group" if each.num_groups == 1 else f"{each.num_groups:,} groups"
+        say(
+            f"{'trained on' if each.kind.value == 'train' else 'measured':10} {each.name}: "
+            f"{each.num_rollouts:,} rollouts of {groups}, {rate} resolved, reward {reward}, "
+            f"{each.turns_mean:.1f} turns"
+        )
     for sha256, num in data.bundles.items():
         say(f"bundle     {sha256}: {num:,} rollouts")
     if totals.num_groups_flat or totals.num_groups_masked:
@@ -170,6 +179,7 @@ def _print_results(console: Any, data: Any) -> None:
         ("unseen tasks, sampled", data.main_split, Sampling.SAMPLED),
         ("unseen tasks, greedy", data.main_split, Sampling.GREEDY),
         ("unseen bug types", HELDOUT_TEMPLATES, Sampling.SAMPLED),
+        *((label, label, Sampling.SAMPLED) for label in data.further),
     ):
         evaluations = data.evaluated(split, sampling)
         if not evaluations:

@@ -39,7 +39,7 @@ def start(
     """
     import asyncio
 
-    from cli.operations.checks import checklist
+    from cli.operations.checks import checklist, task_items
     from cli.operations.machine.services import with_services
     from cli.operations.runs import campaign_launch as launch
     from cli.operations.runs.campaign_changes import change_by_file
@@ -77,7 +77,7 @@ def start(
             config, services.settings, services.client, services.db
         )
         if before is None:  # a stored one has its tasks
-            items += await checklist.of_the_tasks(config, services.db)
+            items += await task_items.of_the_tasks(config, services.db)
         print_items(items, console)
         status = before.status if before else None
         if status in (None, CampaignStatus.CANCELLED, CampaignStatus.FAILED) and not force:

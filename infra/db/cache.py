@@ -22,6 +22,7 @@ from mainspring.agents.protocol import Agent
 from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.run import RunConfig
 from mainspring.config.sampling import SamplingConfig
 from mainspring.ids import CampaignId, RolloutId, TaskId
 from mainspring.status import GroupKind
@@ -39,7 +40,9 @@ class RolloutFacts:
 
     campaign: CampaignId
     config: AnyRun
+    """With the limits of its task set."""
     task: AnyTask
+    """With the agent of its task set, where its row asks for none."""
     temperature: float
     seed: int | None
     sampling: SamplingConfig
@@ -90,6 +93,9 @@ class FactCache:
         config = await self.config(record.campaign, group.policy_version + 1)
         task = await self.task(record.task)
         sampling = _sampling(config, group)
+        if isinstance(config, RunConfig):
+            of = config.task_set(group.split)
+            config, task = config.in_set(group.split), task.asking_for(of.agent)
         return RolloutFacts(
             record.campaign, config, task, record.temperature, record.seed, sampling
         )

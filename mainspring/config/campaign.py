@@ -3,17 +3,20 @@
 Invariants are those of `run`; the bundled model has a warm start, and no other has one.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, model_validator
 
 from mainspring.algorithms.gap import GapBounds, bounds
 from mainspring.algorithms.schedule import Batches, Schedule
+from mainspring.algorithms.set_draws import draw_of
 from mainspring.config.curriculum import SHUFFLED, CurriculumConfig
 from mainspring.config.evaluations.evaluation import EvalSchedule
+from mainspring.config.evaluations.sources import check_sets
 from mainspring.config.files.pairs import refusals
 from mainspring.config.run import RunConfig
 from mainspring.config.section import BUNDLED, STORED, Counts
+from mainspring.config.tasks import TaskSet
 from mainspring.config.tracking import TrackingConfig
 from mainspring.config.trainer import TrainerConfig
 from mainspring.config.training.parallel import PLAIN, Device
@@ -30,6 +33,17 @@ class CampaignConfig(RunConfig):
     schedule: Schedule = Schedule.FASTEST
     """Order of groups. "fastest": by time. "reproducible": by number, so that the same seed gives
     the same weights on CPU, whatever was killed and whenever."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sets_have_no_other_splits(cls, raw: Any) -> Any:
+        """The default splits are of the one source of [tasks]."""
+        if not isinstance(raw, dict) or not isinstance(raw.get("tasks"), list | tuple):
+            return raw
+        evaluation = raw.get("evaluation", {})
+        if not isinstance(evaluation, dict) or "splits" in evaluation:
+            return raw
+        return {**raw, "evaluation": {**evaluation, "splits": ()}}
 
     @model_validator(mode="after")
     def _settings_mean_something_together(self, info: ValidationInfo) -> Self:
@@ -143,5 +157,86 @@ class CampaignConfig(RunConfig):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Splits of the tasks that it goes over, each once."""
-        return tuple(dict.fromkeys(("train", *self.evaluation.splits)))
+        """Labels of the tasks that it goes over, each once: splits, and names of sources."""
+        return tuple(dict.fromkeys((*self.train_labels, *self.evaluation.measured)))
+
+    @property
+    def train_labels(self) -> tuple[str, ...]:
+        """Labels of the tasks that it trains on."""
+        return tuple(each.label for each in self.tasks.sets) or ("train",)
+
+    def label_of_draw(self, draw: int) -> tuple[str, int]:
+        """Label of the set that draw number `draw` of the tasks takes, and the set's own number of
+        that draw."""
+        if not self.tasks.sets:
+            return "train", draw
+        place, own = draw_of([each.weight for each in self.tasks.sets], draw)
+        return self.tasks.sets[place].label, own
+
+    def order_seed(self, label: str) -> int | str:
+        """Seed of the order in which the tasks under this label are gone through."""
+        return f"{self.seed}/{label}" if self.tasks.sets else self.seed
+
+    def task_set(self, label: str) -> TaskSet:
+        named = (*self.tasks.sets, *self.evaluation.sources)
+        source = next((each for each in named if each.label == label), None)
+        if source is None:
+            return super().task_set(label)
+        return TaskSet(
+            self.listed_as(source.source),
+            source.split,
+            self.size_in(source.source, source.split),
+            source.limit,
+            source.agent,
+            source.unverified,
+            source.source == BUNDLED,
+        )
+
+    @property
+    def agents_of_sets(self) -> dict[str, str]:
+        sets = ((label, self.task_set(label)) for label in self.splits)
+        return {label: of.agent for label, of in sets if of.agent is not None}
+
+    def in_set(self, label: str) -> Self:
+        source = self.evaluation.source_of(label)
+        if source is None or not source.limits:
+            return self
+        return self.model_copy(
+            update={
+                "agent": self.agent.model_copy(update=source.limits),
+                "agents": {
+                    name: agent.model_copy(update=source.limits)
+                    for name, agent in self.agents.items()
+                },
+            }
+        )
+
+    def _limited_costs(self) -> list[str]:
+        of_sources = [
+            f"evaluation.sources.{place}"
+            for place, source in enumerate(self.evaluation.sources)
+            if source.cost_limit
+        ]
+        return [*super()._limited_costs(), *of_sources]
+
+    @model_validator(mode="after")
+    def _sources_are_told_apart(self, info: ValidationInfo) -> Self:
+        if info.context == STORED:
+            return self
+        sets = {f"tasks.{number}": each for number, each in enumerate(self.tasks.sets)}
+        sources = self.evaluation.sources
+        sets |= {f"evaluation.sources.{number}": each for number, each in enumerate(sources)}
+        trained = () if self.tasks.sets else ("train",)
+        splits = {each: f"the split {each!r}" for each in (*trained, *self.evaluation.splits)}
+        check_sets(sets, splits, self.tasks.source, self.agents, self.agent.override)
+        if self.tasks.sets and self.evaluation.splits:
+            raise ValueError(
+                "evaluation.splits are of the one source of [tasks]: with [[tasks]] write "
+                "[[evaluation.sources]], each with source and split, and no splits"
+            )
+        if self.tasks.sets and self.curriculum.pass_rates_of:
+            raise ValueError(
+                "curriculum.pass_rates_of is an evaluation of one task source: with [[tasks]] it "
+                "would leave out every task of the others; leave it out"
+            )
+        return self

@@ -26,7 +26,7 @@ from mainspring.config.reward import SCORE, RewardConfig
 from mainspring.config.rollout import RolloutConfig
 from mainspring.config.sandbox import SandboxConfig
 from mainspring.config.section import BUNDLED, STORED, Counts, Section, Within
-from mainspring.config.tasks import TasksConfig
+from mainspring.config.tasks import TasksConfig, TaskSet
 from mainspring.errors import UsageError
 from mainspring.ids import campaign_id
 from mainspring.programs.functions import FUNCTION
@@ -154,13 +154,17 @@ class RunConfig(NamedConfig):
                 f"prices.{others[0]}: the run does not use this model; its calls are those of "
                 f"policy.model = {model!r}"
             )
-        limited = [name for name, each in self.agent_sections.items() if each.cost_limit]
+        limited = self._limited_costs()
         if limited and self.price is None:
             raise ValueError(
                 f"{limited[0]}.cost_limit needs the price of the model {model!r}: add a section "
                 f'[prices."{model}"] with input and output, in dollars for a million tokens'
             )
         return self
+
+    def _limited_costs(self) -> list[str]:
+        """Sections with a cost_limit."""
+        return [name for name, each in self.agent_sections.items() if each.cost_limit]
 
     @property
     def _names_of_model(self) -> tuple[str, ...]:
@@ -192,12 +196,38 @@ class RunConfig(NamedConfig):
     @property
     def task_source(self) -> str:
         """Where the run's tasks are listed in the store; bundled ones depend on the seed."""
-        bundled = self.tasks.source == BUNDLED
-        return f"{BUNDLED}-s{self.seed}" if bundled else self.tasks.source
+        return self.listed_as(self.tasks.source)
+
+    def listed_as(self, source: str) -> str:
+        """The name under which the store lists tasks of `source`."""
+        return f"{BUNDLED}-s{self.seed}" if source == BUNDLED else source
+
+    def task_set(self, label: str) -> TaskSet:
+        """Tasks that the run goes over under this label, which is a split of its source."""
+        return TaskSet(
+            self.task_source,
+            label,
+            self.split_size(label),
+            unverified=self.tasks.unverified,
+            is_bundled=self.tasks.source == BUNDLED,
+        )
+
+    @property
+    def agents_of_sets(self) -> dict[str, str]:
+        """By label: the agent of tasks that ask for none, where it is not [agent]."""
+        return {}
+
+    def in_set(self, label: str) -> Self:
+        """The configuration that rollouts of the tasks under this label have."""
+        return self
 
     def split_size(self, split: str) -> int | None:
         """How many tasks of `split` the run uses; None: all of them."""
-        if self.tasks.source != BUNDLED:
+        return self.size_in(self.tasks.source, split)
+
+    def size_in(self, source: str, split: str) -> int | None:
+        """How many tasks of this split a run uses at most; None: there is no bound."""
+        if source != BUNDLED:
             return None
         return {
             "train": self.tasks.num_train,

@@ -8,8 +8,8 @@ tasks of the next groups are known ahead.
 import random
 
 
-def task_position(seed: int, draw: int, num_tasks: int) -> int:
-    """Position in the train split, 0 to num_tasks - 1, of the task of group number `draw`."""
+def task_position(seed: int | str, draw: int, num_tasks: int) -> int:
+    """Position in the task set, 0 to num_tasks - 1, of the task that draw number `draw` has."""
     epoch, offset = divmod(draw, num_tasks)
     order = list(range(num_tasks))
     random.Random(f"{seed}/{epoch}").shuffle(order)

@@ -147,7 +147,7 @@ def plan_of(config: CampaignConfig) -> CampaignPlan:
         groups_per_step=trainer.groups_per_step,
         max_staleness=trainer.max_staleness,
         eval_every_steps=evaluation.every_steps,
-        eval_splits=list(evaluation.splits),
+        eval_splits=list(evaluation.measured),
         eval_greedy=evaluation.greedy,
         eval_concurrency=evaluation.concurrency,
         max_flat_groups=trainer.flat_groups_bound,

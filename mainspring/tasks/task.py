@@ -6,6 +6,7 @@ and what the kind needs beside this stand in `swe_task` and `own_task`, read by 
 
 import hashlib
 import json
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -30,6 +31,13 @@ class Task(BaseModel):
     tools: tuple[str, ...] = ()
     """The tools that the task's row asks for, in the place of `agent.tools`; empty: those."""
     metadata: dict[str, str] = Field(default_factory=dict)
+
+    def asking_for(self, agent: str | None) -> Self:
+        """The task as a set has it whose tasks are played by `agent` unless their row names
+        another one; None: as its row is."""
+        if agent is None or self.agent_name:
+            return self
+        return self.model_copy(update={"agent_name": agent})
 
     @property
     def content_hash(self) -> str:

@@ -262,12 +262,13 @@ async def read(
     """The trajectories of `chosen`, one at a time."""
     config = (await campaigns.get(database, campaign)).config
     for done, attempt in enumerate(chosen):
-        rollout = attempt.rollout
+        rollout, label = attempt.rollout, attempt.group.split
+        agent = config.task_set(label).agent
         replies, executions = await turns.history(database, rollout.id, rollout.epoch)
         yield Trajectory(
             attempt=attempt,
-            config=config,
-            task=await tasks.get_task(database, rollout.task),
+            config=config.in_set(label),
+            task=(await tasks.get_task(database, rollout.task)).asking_for(agent),
             patch=await rollouts.get_patch(database, rollout.id, rollout.epoch) or b"",
             report=await rollouts.get_grade_report(database, rollout.id),
             grade_output=await rollouts.get_grade_output(database, rollout.id, rollout.epoch),

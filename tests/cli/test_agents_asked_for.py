@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.operations.checks.checklist import of_the_tasks
 from cli.operations.checks.checklist_item import State
 from cli.operations.checks.sandboxes_here import backends_here
 from cli.operations.checks.task_checks import check_tasks
+from cli.operations.checks.task_items import of_the_tasks
 from cli.operations.machine.embedded_stack import StackInfo
 from cli.operations.runs import campaign_launch as launch
 from infra.bundles.store import BundleMissing

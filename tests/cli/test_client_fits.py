@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.operations.checks import checklist
+from cli.operations.checks import checklist, task_items
 from cli.operations.checks.checklist_item import Item, State
 from cli.operations.checks.sandboxes_here import backends_here
 from cli.operations.machine.agent_bundles import _version_in
@@ -91,15 +91,15 @@ async def test_a_context_that_is_too_small_is_refused_before_anything_is_stored(
 async def test_the_checklist_and_the_plan_tell_of_a_small_context(
     db: Database, tmp_path: Path
 ) -> None:
-    context = found(await checklist.of_the_tasks(campaign("claude-code", SMALL), db), "context")
+    context = found(await task_items.of_the_tasks(campaign("claude-code", SMALL), db), "context")
     assert context is not None and context.state is State.MISSING
     assert "agent.options.bare = true" in context.fix
     # Also before Postgres runs.
-    assert found(await checklist.of_the_tasks(campaign("claude-code", SMALL), None), "context")
+    assert found(await task_items.of_the_tasks(campaign("claude-code", SMALL), None), "context")
     narrow = {"model": "m", "max_context": 16_384, "max_new_tokens": 2048}
-    context = found(await checklist.of_the_tasks(campaign("codex", narrow), db), "context")
+    context = found(await task_items.of_the_tasks(campaign("codex", narrow), db), "context")
     assert context is not None and context.state is State.WARNING
-    assert found(await checklist.of_the_tasks(campaign("codex", ROOMY), db), "context") is None
+    assert found(await task_items.of_the_tasks(campaign("codex", ROOMY), db), "context") is None
     file = tmp_path / "campaign.toml"
     file.write_text(
         'name = "c"\n[agent]\nkind = "claude-code"\n[policy]\nmodel = "bundled"\n'

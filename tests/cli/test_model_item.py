@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from cli.operations.checks.checklist import of_the_tasks
 from cli.operations.checks.checklist_item import Item, State
 from cli.operations.checks.memory_item import memory_item
 from cli.operations.checks.model_item import as_before, model_item
+from cli.operations.checks.task_items import of_the_tasks
 from cli.operations.machine.gpus_here import GpusHere
 from mainspring.config.campaign import CampaignConfig
 from tests.infra.policy.tiny_model import CHATML, save_tiny_model

@@ -167,6 +167,13 @@ def test_summary_has_exactly_its_keys() -> None:
         "greedy_after": 90 / 128,
         "heldout_templates_before": 9 / 64,
         "heldout_templates_after": 14 / 64,
+        "evaluations": {
+            "heldout": {
+                "sampled": {"before": 22 / 128, "after": 81 / 128},
+                "greedy": {"before": 51 / 128, "after": 90 / 128},
+            },
+            "heldout_templates": {"sampled": {"before": 9 / 64, "after": 14 / 64}},
+        },
         "num_steps": 60,
         "num_rollouts": 4672,
         "num_turns": 13_590,
@@ -174,6 +181,7 @@ def test_summary_has_exactly_its_keys() -> None:
         "stop_reasons": report_data().stop_reasons,
         "faults": {},
         "agents": {},
+        "sources": [],
         "num_groups_masked": 0,
         "num_groups_flat": 0,
         "replaced_turns_share": None,

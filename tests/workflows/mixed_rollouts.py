@@ -58,16 +58,20 @@ async def make(
     agents: Mapping[str, Mapping[str, Any]],
     asked: tuple[str | None, ...],
     of_games: tuple[str, ...] = (),
+    by_set: str | None = None,
 ) -> Mixed:
     """One task and one rollout for each that is asked for. `of_games`: those of them whose task is
-    a game, which needs no sandbox."""
+    a game, which needs no sandbox. `by_set`: the agent of their set, for tasks that ask for
+    none."""
     name = f"mixed-{uuid.uuid4().hex[:8]}"
+    of_source: dict[str, Any] = {"source": name, "unverified": "use"}
+    of_set = [of_source | {"name": "train", "agent": by_set}]
     config = CampaignConfig.model_validate(
         {
             "name": name,
             "agent": {"step_limit": 8, **agent},
             "agents": agents,
-            "tasks": {"source": name, "unverified": "use"},
+            "tasks": of_set if by_set else of_source,
             "policy": {"model": "scripted", "max_context": 100_000, "max_new_tokens": 25_000},
         }
     )

@@ -113,6 +113,20 @@ async def test_samples_of_each_are_those_that_a_run_of_its_own_would_have(
     assert tuple(calls[0].prompt_ids) in programs.engine.asked
 
 
+async def test_a_set_has_an_agent_for_its_tasks_that_ask_for_none(programs: ProgramCluster) -> None:
+    programs.engine.say = says
+    agents, asked = {"coder": CODER, "short": SHORT}, (None, "coder")
+    mixed = await make(programs, {"kind": "bash"}, agents, asked, by_set="short")
+    await mixed.play(programs)
+    trained = await samples(programs, mixed)
+    assert trained[None] == []  # "short" trains branches of titles and summaries, and had none
+    assert trained["coder"] != []
+    db = programs.workers.db
+    assert (await one_rollout.read(db, mixed.rollouts[None])).agent == "short"
+    played = {each.agent for each in (await collect(db, mixed.campaign)).agents}
+    assert played == {"coder", "short"}
+
+
 async def samples(programs: ProgramCluster, mixed: Mixed) -> dict[str | None, list[list[int]]]:
     """Tokens of each sample that is trained."""
     found: dict[str | None, list[list[int]]] = {}

@@ -10,8 +10,8 @@ import pytest
 from cluster import Cluster
 from service_rollouts import FILE, NUMBER, WINS, config_of, games, make, play, processes_of, says
 
-from cli.operations.checks.checklist import of_the_tasks
 from cli.operations.checks.checklist_item import State
+from cli.operations.checks.task_items import of_the_tasks
 from cli.operations.runs import campaign_launch as launch
 from infra.db.rollouts import rollouts, turns
 from infra.db.runs import campaigns

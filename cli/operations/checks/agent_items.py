@@ -45,10 +45,13 @@ def context_items(config: CampaignConfig) -> list[Item]:
     return [Item("context", State.WARNING, *each) for each in narrow]
 
 
-async def asked_items(db: Database, config: CampaignConfig, used: Sequence[TaskId]) -> list[Item]:
-    """Whether each agent that these tasks ask for can play them."""
+async def asked_items(
+    db: Database, config: CampaignConfig, used: Sequence[TaskId], by: str | None = None
+) -> list[Item]:
+    """Whether each agent that these tasks ask for can play them. `by`: the agent of those that ask
+    for none; None: [agent]."""
     try:
-        await check_asked(db, config, used)
+        await check_asked(db, config, used, by)
     except UsageError as error:
         return [Item("agent", State.MISSING, error.message, error.remedy)]
     return []

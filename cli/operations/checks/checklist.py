@@ -7,14 +7,13 @@ processes itself, and by `mainspring campaign start`, which does not.
 
 import importlib.util
 import shutil
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from temporalio.client import Client
 
-from cli.operations.checks.agent_items import asked_items, bundle_items, context_items
+from cli.operations.checks.agent_items import bundle_items
 from cli.operations.checks.checklist_item import Item, State
 from cli.operations.checks.judge_engine_item import judge_engine_item
 from cli.operations.checks.memory_item import memory_here, memory_item
@@ -27,7 +26,6 @@ from cli.operations.machine.local_engines import EngineKind, Hardware
 from infra.db.database import Database
 from infra.db.nodes import engines
 from infra.db.nodes.clocks import clocks
-from infra.db.tasks import tasks, verifications
 from infra.policy.engines.engine_check import check_engine
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.algorithms.schedule import Schedule
@@ -45,9 +43,8 @@ from mainspring.ids import (
     trainer_queue,
     waiting_trainer_queue,
 )
-from mainspring.status import PolicyApi, Unverified, Verification
+from mainspring.status import PolicyApi
 from mainspring.tasks.sandbox_choice import backend_name
-from mainspring.tasks.swe_task import SWE
 from mainspring.words.figures import clock_told
 
 SPARE_BYTES = 2 << 30
@@ -178,59 +175,6 @@ async def _extension_items(config: CampaignConfig, client: Client, db: Database)
     if num_fit := sum(answer.problems == [] for answer in reports):
         who = "1 process" if num_fit == 1 else f"{num_fit} processes"
         items.append(Item("extensions", State.OK, f"imported by {who}"))
-    return items
-
-
-async def of_the_tasks(config: CampaignConfig, db: Database | None) -> list[Item]:
-    """Needs of a new campaign: room for its client; tasks in its splits, verified ones, none of
-    which asks for another agent. Without `db` (Postgres is down) only what can be known."""
-    items = context_items(config)
-    if config.tasks.source == BUNDLED:
-        for split in config.splits:
-            if not config.split_size(split):
-                text = "no tasks; bundled ones have train, heldout and heldout_templates"
-                fix = "correct evaluation.splits in the file, or the number of its tasks"
-                return [*items, Item(f"split {split}", State.MISSING, text, fix)]
-        return [*items, Item("tasks", State.OK, f"bundled, made from seed {config.seed}")]
-    if db is None:
-        what = f"tasks of {config.tasks.source}"
-        return [*items, Item(what, State.WARNING, "not checked: Postgres is down", "mainspring up")]
-    stored = await tasks.list_splits(db)
-    sizes = {row.split: row.num_tasks for row in stored if row.source == config.tasks.source}
-    listed = ", ".join(f"{split} {number}" for split, number in sizes.items()) or "none"
-    for split in dict.fromkeys(("train", *config.evaluation.splits)):
-        what = f"tasks of {config.tasks.source}, split {split}"
-        if split not in sizes:
-            fix = "import tasks (mainspring tasks import), or correct tasks.source and "
-            fix += "evaluation.splits in the file"
-            items.append(Item(what, State.MISSING, f"none; stored splits: {listed}", fix))
-            continue
-        by_task = await verifications.verification_of(db, config.tasks.source, split)
-        counts = Counter(by_task.values())
-        num_good, num_flaky = counts[Verification.VERIFIED], counts[Verification.FLAKY]
-        # Only SWE tasks have patches that could verify them.
-        others = set(await tasks.ids_of_other_kinds(db, config.tasks.source, split, SWE))
-        used = config.tasks.unverified is Unverified.USE
-        if used and num_flaky and config.schedule is Schedule.REPRODUCIBLE:
-            text = f"{num_flaky} of {sizes[split]} are flaky: one patch got different verdicts"
-            fix = 'remove tasks.unverified = "use", which leaves them out, or set schedule = '
-            items.append(Item(what, State.MISSING, text, fix + '"fastest"'))
-        elif used:
-            items.append(Item(what, State.OK, f"{sizes[split]}, unverified ones are used as well"))
-        elif others:
-            text = f"{len(others)} of {sizes[split]} are of kinds that need no verification"
-            text += f", {num_good} of the others are verified" if len(others) < len(by_task) else ""
-            items.append(Item(what, State.OK, text))
-        elif num_good:
-            items.append(Item(what, State.OK, f"{num_good} of {sizes[split]} verified"))
-        else:
-            fix = f"mainspring tasks verify --source {config.tasks.source} --split {split}"
-            items.append(Item(what, State.MISSING, f"{sizes[split]}, none of them verified", fix))
-        listed_ids = list(by_task)[: config.split_size(split)]
-        good = [
-            id for id in listed_ids if used or id in others or by_task[id] is Verification.VERIFIED
-        ]
-        items += await asked_items(db, config, good)
     return items
 
 

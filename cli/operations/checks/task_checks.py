@@ -40,15 +40,15 @@ from mainspring.tasks.swe_task import SWE
 R = TypeVar("R", bound=RunConfig)
 
 
-async def check_tasks(db: Database, config: R, used: Sequence[TaskId]) -> R:
+async def check_tasks(db: Database, config: R, used: Sequence[TaskId], by: str | None = None) -> R:
     """The run as it is played (`as_played`). Raises UsageError for an agent or an environment that
-    does not exist, or could not play."""
-    config = await check_asked(db, config, used)
+    does not exist, or could not play. `by`: the agent of tasks that ask for none; None: [agent]."""
+    config = await check_asked(db, config, used, by)
     check_contexts(config)
-    await _check_tools(db, config, used)
-    hiding = {each.agent: each for each in await selections.with_hidden_past(db, used)}
-    for group in await selections.asked_for(db, used):
-        task = await tasks.get_task(db, group.example)
+    await _check_tools(db, config, used, by)
+    hiding = {each.agent: each for each in await selections.with_hidden_past(db, used, by)}
+    for group in await selections.asked_for(db, used, by):
+        task = (await tasks.get_task(db, group.example)).asking_for(by)
         agent = agent_config(config, task)
         if remote := remote_profile(agent):
             _check_for_outside(config, group, hiding, takes_rewards=remote.takes_rewards)
@@ -98,12 +98,12 @@ def check_service(config: RunConfig, task: AnyTask) -> None:
         )
 
 
-async def check_asked(db: Database, config: R, used: Sequence[TaskId]) -> R:
+async def check_asked(db: Database, config: R, used: Sequence[TaskId], by: str | None = None) -> R:
     """The run as it is played (`as_played`). Raises UsageError for tasks that ask for an agent
     which does not exist, or cannot play in this run."""
     if config.agent.override:
         return config
-    groups = [each for each in await selections.asked_for(db, used) if each.agent is not None]
+    groups = [each for each in await selections.asked_for(db, used, by) if each.agent is not None]
     known = allowed(config)
     if unknown := [each for each in groups if each.agent not in known]:
         first, number = unknown[0], sum(each.num_tasks for each in unknown)
@@ -150,11 +150,14 @@ def _asks(config: RunConfig, group: AskedFor) -> str:
     )
 
 
-async def _check_tools(db: Database, config: RunConfig, used: Sequence[TaskId]) -> None:
+async def _check_tools(
+    db: Database, config: RunConfig, used: Sequence[TaskId], by: str | None
+) -> None:
     """Raises UsageError for tools that a task's row asks for and cannot have."""
     for ident in await selections.with_tools(db, used):
         try:
-            tools_of(agent_config(config, await tasks.get_task(db, ident)).tools)
+            task = (await tasks.get_task(db, ident)).asking_for(by)
+            tools_of(agent_config(config, task).tools)
         except ConfigError as error:
             raise UsageError(f"run {config.name}: {error.message}", remedy=error.remedy) from error
 

@@ -41,7 +41,7 @@ from cli.operations.checks.task_checks import (
     check_tasks,
 )
 from cli.operations.machine.fleet_extensions import pollers
-from cli.operations.runs.split_choice import SPLITS, counted, ids_of, select
+from cli.operations.runs.split_choice import SPLITS, by_agent, counted, ids_of, select
 from cli.operations.runs.stored_run import refuse_retrained
 from infra.db.database import Database
 from infra.db.plans import run_plans
@@ -110,7 +110,8 @@ async def create(db: Database, config: Playing, here: Backends | None = None) ->
             await check_pass_rates(db, config)
             selected = await select(db, config, SPLITS)
             used = ids_of(selected)
-            played = await check_tasks(db, config, used)
+            for agent, ids in by_agent(config, selected).items():
+                played = await check_tasks(db, played, ids, agent)
         case EvaluationConfig():
             selected = await select(db, config, config.splits)
             used = ids_of(selected)

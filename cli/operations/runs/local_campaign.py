@@ -16,7 +16,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from temporalio.service import RPCError
 
-from cli.operations.checks import checklist
+from cli.operations.checks import checklist, task_items
 from cli.operations.checks.checklist_item import Item, State
 from cli.operations.checks.sandboxes_here import backends_here
 from cli.operations.checks.task_checks import as_played
@@ -89,9 +89,9 @@ async def check(home: Path | None, config: CampaignConfig, telling: Telling) -> 
     items += [_service_item(state, configured_settings(home)) for state in states]
     if all(state.healthy for state in states):
         async with open_database(settings) as db:
-            items += await checklist.of_the_tasks(config, db)
+            items += await task_items.of_the_tasks(config, db)
     else:
-        items += await checklist.of_the_tasks(config, None)
+        items += await task_items.of_the_tasks(config, None)
     telling.show(items)
     checklist.require(config.name, items)
 
@@ -179,7 +179,7 @@ async def _train(
             settings = await settled(settings, db)
             config = await _with_ports(db, config, as_stored)
             if await campaigns.find(db, campaign_id(config.name)) is None:
-                items = await checklist.of_the_tasks(config, db)
+                items = await task_items.of_the_tasks(config, db)
                 telling.show(items)
                 checklist.require(config.name, items)
             if not as_stored:

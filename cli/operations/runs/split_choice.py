@@ -7,6 +7,7 @@ stores a run.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from bundled.generator import Split, make_tasks
@@ -15,6 +16,7 @@ from infra.db.database import Database
 from infra.db.tasks import selections, tasks
 from infra.db.tasks.selections import OverTasks, Selected
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.run import RunConfig
 from mainspring.config.section import BUNDLED
 from mainspring.errors import UsageError
 from mainspring.ids import TaskId
@@ -62,14 +64,16 @@ def _ambiguous(source: str, listed: list[str]) -> UsageError:
 async def select(db: Database, config: OverTasks, made_now: Sequence[str]) -> list[Selected]:
     """The tasks of its splits, excluded ones among them; bundled ones of `made_now` are
     generated first. Raises UsageError when a split has none to use."""
-    if config.tasks.source == BUNDLED:
-        for split in SPLITS:
-            if split in made_now:
-                generated = make_tasks(config.seed, split, config.split_size(split) or 0)
-                await tasks.put_tasks(
-                    db,
-                    [task.model_copy(update={"source": config.task_source}) for task in generated],
-                )
+    sets = [config.task_set(label) for label in config.splits]
+    made = {of.split for of in sets if of.is_bundled}
+    made |= {*SPLITS} if config.tasks.source == BUNDLED else set()
+    for split in SPLITS:
+        if split in made.intersection(made_now):
+            generated = make_tasks(config.seed, split, config.size_in(BUNDLED, split) or 0)
+            source = config.listed_as(BUNDLED)
+            await tasks.put_tasks(
+                db, [task.model_copy(update={"source": source}) for task in generated]
+            )
     selected: list[Selected] = []
     for split in config.splits:
         chosen = await selections.choose(db, config, split)
@@ -82,19 +86,34 @@ def ids_of(selected: Sequence[Selected]) -> list[TaskId]:
     return [task.task_id for task in selected if task.position is not None]
 
 
+def by_agent(config: RunConfig, selected: Sequence[Selected]) -> dict[str | None, list[TaskId]]:
+    """The tasks that are used, by the agent of those among them that ask for none; None: the
+    section [agent]."""
+    found: dict[str | None, list[TaskId]] = {}
+    for each in selected:
+        if each.position is not None:
+            found.setdefault(config.task_set(each.split).agent, []).append(each.task_id)
+    return found
+
+
 async def _check_chosen(
-    db: Database, config: OverTasks, split: str, chosen: list[Selected]
+    db: Database, config: OverTasks, label: str, chosen: list[Selected]
 ) -> None:
-    what = f"campaign {config.name}: source {config.task_source!r} has no tasks in split {split!r}"
+    of = config.task_set(label)
+    split = of.split
+    what = f"campaign {config.name}: source {of.source!r} has no tasks in split {split!r}"
     if not chosen:
         cut = None if isinstance(config, CampaignConfig) else config
         what += f" within {cut.slice}" if cut is not None and cut.slice else ""
-        listed = await tasks.task_ids(db, config.task_source, split, limit=1)
+        listed = await tasks.task_ids(db, of.source, split, limit=1)
         if cut is not None and cut.task and listed:
             raise UsageError(
                 f"{what} whose id matches {cut.task!r}",
                 remedy=f"correct --task, a regular expression; an id looks like {listed[0]!r}",
             )
+        sources = {row.source for row in await tasks.list_splits(db)}
+        if of.source not in sources and (near := get_close_matches(of.source, sorted(sources), 1)):
+            what += f"; did you mean the source {near[0]!r}?"
         raise UsageError(
             what,
             remedy="import the tasks first (`mainspring tasks list` shows what is stored), or "
@@ -103,11 +122,11 @@ async def _check_chosen(
     if all(task.position is None for task in chosen):
         by_rate = Counter(task.exclusion for task in chosen)
         if isinstance(config, CampaignConfig) and by_rate[Exclusion.VERIFICATION] < len(chosen):
-            refuse_pass_rates(config, split, by_rate)
+            refuse_pass_rates(config, label, by_rate)
         counts = Counter(task.verification for task in chosen)
         raise UsageError(
             f"{what} that are verified: {counted(counts)}",
-            remedy=f"run `mainspring tasks verify --source {config.task_source} --split {split}`, "
+            remedy=f"run `mainspring tasks verify --source {of.source} --split {split}`, "
             'or set unverified = "use" in [tasks]',
         )
 

@@ -39,6 +39,8 @@ class Upcoming:
 
     campaign: CampaignId
     task: TaskId
+    label: str = "train"
+    """Label of the task's set in the campaign: a split, or the name of a source."""
 
 
 async def upcoming(db: Database, node: NodeId, limit: int) -> list[Upcoming]:
@@ -56,7 +58,8 @@ async def upcoming(db: Database, node: NodeId, limit: int) -> list[Upcoming]:
 async def _waiting(connection: AsyncConnection, limit: int) -> list[Upcoming]:
     has_sandbox = exists().where(SandboxRow.rollout_id == RolloutRow.id)
     rows = await connection.execute(
-        select(RolloutRow.campaign_id, RolloutRow.task_id)
+        select(RolloutRow.campaign_id, RolloutRow.task_id, GroupRow.split)
+        .join(GroupRow, GroupRow.id == RolloutRow.group_id)
         .join(CampaignRow, CampaignRow.id == RolloutRow.campaign_id)
         .where(
             CampaignRow.status.not_in(ENDS),
@@ -67,7 +70,7 @@ async def _waiting(connection: AsyncConnection, limit: int) -> list[Upcoming]:
         .order_by(RolloutRow.created_at, RolloutRow.id)
         .limit(limit)
     )
-    return [Upcoming(CampaignId(campaign), TaskId(task)) for campaign, task in rows]
+    return [Upcoming(CampaignId(campaign), TaskId(task), label) for campaign, task, label in rows]
 
 
 async def _next_groups(connection: AsyncConnection) -> list[Upcoming]:
@@ -87,7 +90,9 @@ async def _next_groups(connection: AsyncConnection) -> list[Upcoming]:
         first = 0 if last is None else last + 1
         for index in range(first, first + NEXT_GROUPS):
             if (task := await _task_of_group(connection, config, index)) is not None:
-                rollouts += [Upcoming(CampaignId(config.name), task)] * config.trainer.group_size
+                label, _ = config.label_of_draw(index)
+                coming = Upcoming(CampaignId(config.name), task, label)
+                rollouts += [coming] * config.trainer.group_size
     return rollouts
 
 
@@ -99,16 +104,18 @@ async def _task_of_group(
         return None
     if index >= config.trainer.num_steps * config.trainer.groups_per_step:
         return None
-    num_tasks = await selections.size(connection, config, "train")
+    label, draw = config.label_of_draw(index)
+    num_tasks = await selections.size(connection, config, label)
     if num_tasks == 0:
         return None
-    position = task_position(config.seed, index, num_tasks)
-    return await selections.task_at(connection, config, "train", position)
+    position = task_position(config.order_seed(label), draw, num_tasks)
+    return await selections.task_at(connection, config, label, position)
 
 
 async def _running_on(connection: AsyncConnection, node: NodeId, limit: int) -> list[Upcoming]:
     rows = await connection.execute(
-        select(RolloutRow.campaign_id, RolloutRow.task_id)
+        select(RolloutRow.campaign_id, RolloutRow.task_id, GroupRow.split)
+        .join(GroupRow, GroupRow.id == RolloutRow.group_id)
         .join(SandboxRow, SandboxRow.rollout_id == RolloutRow.id)
         .where(
             SandboxRow.node == node,
@@ -118,4 +125,4 @@ async def _running_on(connection: AsyncConnection, node: NodeId, limit: int) -> 
         .order_by(SandboxRow.opened_at)
         .limit(limit)
     )
-    return [Upcoming(CampaignId(campaign), TaskId(task)) for campaign, task in rows]
+    return [Upcoming(CampaignId(campaign), TaskId(task), label) for campaign, task, label in rows]

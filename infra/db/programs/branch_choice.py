@@ -8,15 +8,26 @@ read.
 from collections import defaultdict
 from collections.abc import Sequence
 
-from sqlalchemy import case, func, or_, select, tuple_
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import ARRAY, Text, case, cast, func, or_, select, tuple_
+from sqlalchemy.dialects.postgresql import JSONB, JSONPATH
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from infra.db.tables.models import CampaignRow, RolloutRow, TaskRow
+from infra.db.tables.models import CampaignRow, GroupRow, RolloutRow, TaskRow
 from infra.db.tables.program_rows import ModelRequestRow, ProgramLifeRow
 
 _AGENT, _AGENTS = CampaignRow.config["agent"], CampaignRow.config["agents"]
-_OF_SECTION = _AGENTS.op("->", return_type=JSONB)(TaskRow.spec["agent_name"].astext)["train"]
+_OF_SET = func.jsonb_path_query_first(
+    CampaignRow.config,
+    cast("$.tasks[*] ? (@.name == $label).agent", JSONPATH),
+    func.jsonb_build_object("label", GroupRow.split),
+    type_=JSONB,
+)
+"""Agent of the set that the group's task is from, for tasks that ask for none."""
+_ASKED = func.coalesce(
+    func.nullif(TaskRow.spec["agent_name"].astext, ""),
+    _OF_SET.op("#>>", return_type=Text)(cast([], ARRAY(Text))),
+)
+_OF_SECTION = _AGENTS.op("->", return_type=JSONB)(_ASKED)["train"]
 _TRAINED = case(
     (_AGENT["override"].astext == "true", _AGENT["train"]),
     else_=func.coalesce(_OF_SECTION, _AGENT["train"], type_=JSONB),
@@ -43,6 +54,7 @@ async def untrained(
         select(ModelRequestRow.rollout_id, ModelRequestRow.number)
         .join(RolloutRow, RolloutRow.id == ModelRequestRow.rollout_id)
         .join(CampaignRow, CampaignRow.id == RolloutRow.campaign_id)
+        .join(GroupRow, GroupRow.id == RolloutRow.group_id)
         .join(TaskRow, TaskRow.id == RolloutRow.task_id)
         .where(
             tuple_(ModelRequestRow.rollout_id, ModelRequestRow.epoch).in_(page),

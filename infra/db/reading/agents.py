@@ -6,10 +6,10 @@ it. Nothing here is written.
 
 from dataclasses import dataclass
 
-from sqlalchemy import func, select
+from sqlalchemy import case, func, literal_column, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from infra.db.tables.models import RolloutRow, TaskRow
+from infra.db.tables.models import GroupRow, RolloutRow, TaskRow
 from infra.db.tables.rollout_ends import DONE, RESOLVED, SCORED
 from mainspring.config.run import RunConfig
 from mainspring.ids import CampaignId
@@ -34,7 +34,9 @@ async def by_agent(
     for a run whose agent plays every task."""
     if run.agent.override:
         return ()
-    name = func.coalesce(func.nullif(TaskRow.spec["agent_name"].astext, ""), run.agent.kind)
+    of_row, of_set = func.nullif(TaskRow.spec["agent_name"].astext, ""), run.agents_of_sets
+    others = (case(of_set, value=GroupRow.split), run.agent.kind) if of_set else (run.agent.kind,)
+    name = func.coalesce(of_row, *others).label("agent")
     rows = await connection.execute(
         select(
             name,
@@ -45,9 +47,10 @@ async def by_agent(
             func.avg(RolloutRow.num_turns),
         )
         .join(TaskRow, TaskRow.id == RolloutRow.task_id)
+        .join(GroupRow, GroupRow.id == RolloutRow.group_id)
         .where(RolloutRow.campaign_id == campaign, RolloutRow.player == Player.POLICY, DONE)
-        .group_by(name)
-        .order_by(name)
+        .group_by(literal_column("agent"))
+        .order_by(literal_column("agent"))
     )
     figures = tuple(
         AgentFigures(

@@ -36,7 +36,6 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.evaluations.verification import VerificationConfig
 from mainspring.config.run import RunConfig
-from mainspring.config.section import BUNDLED
 from mainspring.ids import CampaignId, TaskId
 from mainspring.status import Exclusion, Unverified, Verification
 from mainspring.tasks.swe_task import SWE
@@ -51,6 +50,7 @@ _AGENT_NAME = func.nullif(TaskRow.spec["agent_name"].astext, "")
 class Selected:
     task_id: TaskId
     split: str
+    """Its label in the campaign: a split, or the name of a source."""
     position: int | None
     """Among the campaign's tasks of this split; None: excluded."""
     verification: Verification | None
@@ -68,8 +68,11 @@ class AskedFor:
     example: TaskId
 
 
-async def asked_for(db: Database, ids: Sequence[TaskId]) -> list[AskedFor]:
-    """These tasks by kind and by the agent that they ask for."""
+async def asked_for(
+    db: Database, ids: Sequence[TaskId], agent: str | None = None
+) -> list[AskedFor]:
+    """These tasks by kind and by the agent that they ask for; those that ask for none ask for
+    `agent`."""
     kind, name = tasks.KIND.label("kind"), _AGENT_NAME.label("name")
     counted = (
         select(kind, name, func.count(), func.min(TaskRow.id))
@@ -79,7 +82,10 @@ async def asked_for(db: Database, ids: Sequence[TaskId]) -> list[AskedFor]:
     )
     async with db.transaction() as connection:
         rows = await connection.execute(counted)
-        return [AskedFor(kind, name, number, TaskId(first)) for kind, name, number, first in rows]
+        return [
+            AskedFor(kind, name or agent, number, TaskId(first))
+            for kind, name, number, first in rows
+        ]
 
 
 async def with_tools(db: Database, ids: Sequence[TaskId]) -> list[TaskId]:
@@ -118,9 +124,11 @@ async def kinds(db: Database, ids: Sequence[TaskId]) -> dict[str, OfKind]:
         return {kind: OfKind(number, TaskId(example)) for kind, number, example in rows}
 
 
-async def with_hidden_past(db: Database, ids: Sequence[TaskId]) -> list[AskedFor]:
+async def with_hidden_past(
+    db: Database, ids: Sequence[TaskId], agent: str | None = None
+) -> list[AskedFor]:
     """Tasks whose sandbox hides what its image or its patch would tell, by the agent that they ask
-    for."""
+    for; those that ask for none ask for `agent`."""
     base_patch, hidden = TaskRow.spec["base_patch"].astext, TaskRow.spec["hidden_files"].astext
     statement = (
         select(_AGENT_NAME.label("name"), func.count(), func.min(TaskRow.id))
@@ -132,7 +140,7 @@ async def with_hidden_past(db: Database, ids: Sequence[TaskId]) -> list[AskedFor
     )
     async with db.statement() as connection:
         rows = await connection.execute(statement)
-        return [AskedFor(SWE, name, number, TaskId(first)) for name, number, first in rows]
+        return [AskedFor(SWE, name or agent, number, TaskId(first)) for name, number, first in rows]
 
 
 async def num_with_image(db: Database, ids: Sequence[TaskId]) -> int:
@@ -145,13 +153,14 @@ async def num_with_image(db: Database, ids: Sequence[TaskId]) -> int:
         return await connection.scalar(have_one) or 0
 
 
-async def choose(db: Database, config: OverTasks, split: str) -> list[Selected]:
-    """The tasks of `split` that the configuration asks for, in its order, those to exclude
-    marked."""
-    ids = await tasks.task_ids(db, config.task_source, split, limit=config.split_size(split))
+async def choose(db: Database, config: OverTasks, label: str) -> list[Selected]:
+    """The tasks under this label (a split, or the name of a source) that the configuration asks
+    for, in its order, those to exclude marked."""
+    of = config.task_set(label)
+    ids = await tasks.task_ids(db, of.source, of.split, limit=of.num_listed)
     match config:
         case CampaignConfig():
-            takes_any, limit = False, None
+            takes_any, limit = False, of.limit
         case EvaluationConfig():
             ids, takes_any, limit = config.in_order(ids), False, config.limit
         case VerificationConfig():
@@ -159,15 +168,15 @@ async def choose(db: Database, config: OverTasks, split: str) -> list[Selected]:
         case _:
             assert_never(config)
     # Every bundled task was solved by its generator.
-    uses_all = config.tasks.unverified is Unverified.USE or config.tasks.source == BUNDLED
+    uses_all = of.unverified is Unverified.USE or of.is_bundled
     verifications: Mapping[TaskId, Verification] = {}
     of_other_kinds = ids
     if not (takes_any or uses_all):
-        verifications = await verification_of(db, config.task_source, split)
+        verifications = await verification_of(db, of.source, of.split)
         # Only SWE tasks have patches that could verify them.
-        of_other_kinds = await tasks.ids_of_other_kinds(db, config.task_source, split, SWE)
+        of_other_kinds = await tasks.ids_of_other_kinds(db, of.source, of.split, SWE)
     excluded = dict.fromkeys(ids)
-    if isinstance(config, CampaignConfig) and split == "train" and config.curriculum.pass_rates_of:
+    if isinstance(config, CampaignConfig) and label == "train" and config.curriculum.pass_rates_of:
         excluded |= await _by_pass_rate(db, config, ids)
     unjudged = set(of_other_kinds)
     selected: list[Selected] = []
@@ -180,7 +189,7 @@ async def choose(db: Database, config: OverTasks, split: str) -> list[Selected]:
         if verification not in (None, Verification.VERIFIED):
             exclusion = Exclusion.VERIFICATION
         place = position if exclusion is None else None
-        selected.append(Selected(id, split, place, verification, exclusion))
+        selected.append(Selected(id, label, place, verification, exclusion))
         position += exclusion is None
     return selected
 

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from mainspring.config.agents.judges import JudgeScope
 from mainspring.config.evaluations.choosing import ChooseConfig
+from mainspring.config.evaluations.sources import EvalSource
 from mainspring.config.evaluations.task_slice import TaskSlice
 from mainspring.config.run import RunConfig
 from mainspring.config.sampling import SamplingConfig
@@ -34,6 +35,10 @@ class EvalSchedule(Section):
     """Number of steps between two evaluations; also before the first step and after the last."""
     splits: tuple[str, ...] = ("heldout",)
     """Splits for the first and the last evaluation; in between only the first one, sampled."""
+    sources: tuple[EvalSource, ...] = ()
+    """Splits of other task sources, as a list of tables [[evaluation.sources]]: they count as
+    further splits, after those of `splits`, each under its name. With `splits = []` the first one
+    is the split that is measured in between, too."""
     greedy: Annotated[Switch, Counts.AT_ONCE] = True
     """Whether the first and the last evaluation also run the first split at temperature 0."""
     greedy_tasks: Annotated[int | None, Within(le=MANY), Counts.AT_ONCE] = Field(default=None, ge=1)
@@ -45,12 +50,21 @@ class EvalSchedule(Section):
 
     @model_validator(mode="after")
     def _sampling_is_of_its_splits(self) -> Self:
-        if unknown := sorted(self.sampling.keys() - set(self.splits)):
+        if unknown := sorted(self.sampling.keys() - set(self.measured)):
             raise ValueError(
                 f"sampling.{unknown[0]} is of no split that is measured: add it to splits, or name "
-                f"one of {list(self.splits)}"
+                f"one of {list(self.measured)}"
             )
         return self
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """Labels of what is measured: splits, and then names of sources."""
+        return (*self.splits, *(source.label for source in self.sources))
+
+    def source_of(self, label: str) -> EvalSource | None:
+        """The source of this name; None: it is a split."""
+        return next((source for source in self.sources if source.label == label), None)
 
     def sampling_of(self, split: str, of_policy: SamplingConfig) -> SamplingConfig:
         """Sampling of the split, where [policy.sampling] is `of_policy`."""
@@ -106,6 +120,15 @@ class EvaluationFile(RunConfig):
     trainer: TrainerConfig = TrainerConfig()
     evaluation: EvalSchedule = EvalSchedule()
     run: RunSection = RunSection()
+
+    @model_validator(mode="after")
+    def _has_one_task_source(self) -> Self:
+        if self.tasks.sets:
+            raise ValueError(
+                "tasks: an evaluation is of one task source, and [[tasks]] lists several: write a "
+                "file for it that has [tasks] with one source"
+            )
+        return self
 
     @model_validator(mode="after")
     def _serves_here(self) -> Self:

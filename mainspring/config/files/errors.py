@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 MAX_LINES = 8
 MAX_CHARS = 60
@@ -146,11 +147,22 @@ def _fields(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, str]]
 
 def _given(model: type[BaseModel]) -> list[str]:
     """Fields that a file may have; the kind of a run is given by the command."""
-    return [name for name, field in model.model_fields.items() if not field.exclude]
+    return [
+        name
+        for name, field in model.model_fields.items()
+        if not field.exclude and not _is_a_form(field)
+    ]
+
+
+def _is_a_form(field: FieldInfo) -> bool:
+    """Whether it is its section written as a list, in whose place a file has the section."""
+    return (field.alias or "").startswith("<")
 
 
 def _section(model: type[BaseModel], name: str) -> type[BaseModel] | None:
     field = model.model_fields.get(name)
+    if name.isdigit():
+        field = next(filter(_is_a_form, model.model_fields.values()), None)
     if field is None:
         return None
     for kind in (field.annotation, *get_args(field.annotation)):

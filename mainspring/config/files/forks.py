@@ -20,6 +20,7 @@ from mainspring.errors import UsageError
 
 _KEPT = (
     *("seed", "tasks", "schedule", "policy.model", "policy.publish", "evaluation.splits"),
+    "evaluation.sources",
     *("trainer.engine", "trainer.lora", "trainer.critic", "trainer.warm_start"),
     *("trainer.optimizer.name", "trainer.dtype"),
 )

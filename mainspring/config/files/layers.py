@@ -29,6 +29,8 @@ _INDEX = re.compile(r"\d+")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _WHOLE = (("agent", "prompts"),)
 """Tables that are not merged with one that names a file of its own."""
+_LIST_OR_TABLE = (("tasks",),)
+"""Sections that a file may have as a table or as a list of tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class Layered:
 
     def add(self, table: Table, origin: str) -> None:
         """Above all that is there."""
-        self.table = _merged(self.table, table, ())
+        self.table = _merged(self.table, table, (), origin)
         for path in _leaves(table):
             self._note(path, origin)
 
@@ -261,17 +263,32 @@ def _table(value: Any) -> Table:
     return value if isinstance(value, dict) else {}
 
 
-def _merged(below: Table, above: Table, path: tuple[str, ...]) -> Table:
+def _merged(below: Table, above: Table, path: tuple[str, ...], origin: str) -> Table:
     if path in _WHOLE and "file" in above:
         return above
     merged = dict(below)
     for name, value in above.items():
         under = below.get(name)
         if isinstance(value, dict) and isinstance(under, dict):
-            merged[name] = _merged(under, value, (*path, name))
+            merged[name] = _merged(under, value, (*path, name), origin)
+        elif (*path, name) in _LIST_OR_TABLE and _differ(under, value):
+            told = ".".join((*path, name))
+            here, there = (
+                f"[[{told}]]" if isinstance(each, list) else f"[{told}]" for each in (value, under)
+            )
+            raise ConfigError(
+                f"{origin}: {here} cannot stand above {there}: it would replace all of it",
+                remedy=f"write the same form in both; one entry of a list has its number, as in "
+                f"{told}.0.source",
+            )
         else:
             merged[name] = value
     return merged
+
+
+def _differ(under: Any, value: Any) -> bool:
+    """Whether one is a table and the other a list of tables."""
+    return {type(under), type(value)} == {dict, list}
 
 
 def _leaves(table: Table, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

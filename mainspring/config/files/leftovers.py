@@ -69,7 +69,9 @@ def leftovers(config: Together) -> Iterator[str]:
     with_raft = trainer.advantage == "raft" or trainer.filter == "solved" or ":" in trainer.filter
     curriculum = config.curriculum
     own_curriculum = ":" in curriculum.kind
-    is_bundled = config.tasks.source == BUNDLED
+    named = (*config.tasks.sets, *config.evaluation.sources)
+    sources = {config.tasks.source, *(each.source for each in named)}
+    is_bundled, has_own = BUNDLED in sources, bool(sources - {BUNDLED})
     for section, model, names, is_read, needed in (
         ("trainer.kl", trainer.kl, ("estimator", "where", "clamp"), trainer.kl.coef, "kl.coef"),
         (
@@ -142,14 +144,14 @@ def leftovers(config: Together) -> Iterator[str]:
             "evaluation",
             config.evaluation,
             ("greedy_tasks",),
-            config.evaluation.greedy and config.evaluation.splits,
+            config.evaluation.greedy and config.evaluation.measured,
             "a greedy evaluation",
         ),
         (
             "evaluation",
             config.evaluation,
             ("every_steps",),
-            config.evaluation.splits,
+            config.evaluation.measured,
             "evaluation.splits",
         ),
         (
@@ -166,7 +168,7 @@ def leftovers(config: Together) -> Iterator[str]:
             is_bundled,
             'tasks.source = "bundled"',
         ),
-        ("tasks", config.tasks, ("unverified",), not is_bundled, "a task set of your own"),
+        ("tasks", config.tasks, ("unverified",), has_own, "a task set of your own"),
     ):
         if not is_read:
             yield from unread(section, model, names, needed)

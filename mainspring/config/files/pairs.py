@@ -326,7 +326,7 @@ WARNED: tuple[Pair, ...] = (
             f"{c.trainer.num_steps}: only the first and the last version are measured"
         ),
         lambda c: (
-            c.evaluation.splits
+            c.evaluation.measured
             and c.trainer.num_steps > 1
             and c.evaluation.every_steps > c.trainer.num_steps
             and "every_steps" in c.evaluation.model_fields_set
@@ -337,7 +337,7 @@ WARNED: tuple[Pair, ...] = (
             "trainer.keep_best keeps what evaluations measured, and evaluation.splits is "
             "empty: nothing is kept"
         ),
-        lambda c: c.trainer.keep_best and not c.evaluation.splits,
+        lambda c: c.trainer.keep_best and not c.evaluation.measured,
     ),
     Pair(
         lambda c: (
