@@ -124,10 +124,11 @@ async def _check_chosen(
         if isinstance(config, CampaignConfig) and by_rate[Exclusion.VERIFICATION] < len(chosen):
             refuse_pass_rates(config, label, by_rate)
         counts = Counter(task.verification for task in chosen)
+        where = "in [tasks]" if of.split == label else f"beside the source of {label!r}"
         raise UsageError(
             f"{what} that are verified: {counted(counts)}",
             remedy=f"run `mainspring tasks verify --source {of.source} --split {split}`, "
-            'or set unverified = "use" in [tasks]',
+            f'or set unverified = "use" {where}',
         )
 
 
