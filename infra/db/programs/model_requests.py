@@ -188,7 +188,7 @@ async def ask(
                 life=life,
                 first_life=life,
                 dialect=request.dialect,
-                body=zlib.compress(request.model_dump_json().encode(), 1),
+                body=zlib.compress(request.model_dump_json(exclude_defaults=True).encode(), 1),
                 state=RequestState.ASKED,
                 kind=kind,
                 setting=setting,

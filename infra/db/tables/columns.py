@@ -126,13 +126,14 @@ class PlainText(TypeDecorator[str]):
 
 
 class ReplyParts(TypeDecorator[Reply]):
-    """A reply as JSON in text: JSONB refuses NUL, which a model may write."""
+    """A reply as JSON in text: JSONB refuses NUL, which a model may write. Without defaults: a
+    program of the version before does not know a new field."""
 
     impl = Text
     cache_ok = True
 
     def process_bind_param(self, value: Reply | None, dialect: Dialect) -> str | None:
-        return None if value is None else value.model_dump_json()
+        return None if value is None else value.model_dump_json(exclude_defaults=True)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Reply | None:
         return None if value is None else Reply.model_validate_json(value)
