@@ -11,6 +11,7 @@ from cli.operations.runs import campaign_launch as launch
 from infra.db.nodes import sandboxes
 from infra.db.rollouts import cross_tests, rollouts
 from infra.db.runs import campaigns
+from mainspring.ids import RolloutId
 from mainspring.status import CampaignStatus, SandboxPurpose
 from reports.export.evaluation import write_evaluation
 from tests.edge_process import process
@@ -31,7 +32,7 @@ async def test_a_killed_node_runs_only_what_is_not_stored(stack: StackInfo, tmp_
         cluster.policy.say = saying(WAIT_S)
         campaign = await launch.create(cluster.db, evaluation(await put_task(cluster.db)))
 
-        async def stored() -> dict[tuple[str, str, bool], int | None]:
+        async def stored() -> dict[tuple[RolloutId, str, bool], int | None]:
             played = await rollouts.list_rollouts(cluster.db, campaign=campaign)
             return {
                 (each.id, result.test, result.without_patch): result.exit_code
