@@ -23,7 +23,8 @@ from mainspring.tasks.swe_task import SWE
 
 async def of_the_tasks(config: CampaignConfig, db: Database | None) -> list[Item]:
     """Needs of a new campaign: room for its client; tasks in each of its sets, verified ones, none
-    of which asks for another agent. Without `db` (Postgres is down) only what can be known."""
+    of which asks for another agent. Without `db` (it is down, or of an older schema) only what
+    can be known."""
     items = context_items(config)
     sets = {label: config.task_set(label) for label in config.splits}
     for label, of in sets.items():
@@ -36,7 +37,7 @@ async def of_the_tasks(config: CampaignConfig, db: Database | None) -> list[Item
     own = {label: of for label, of in sets.items() if not of.is_bundled}
     if db is None:
         sources = dict.fromkeys(of.source for of in own.values())
-        text, fix = "not checked: Postgres is down", "mainspring up"
+        text, fix = "not checked: the database is not ready", "mainspring up"
         return [*items, *(Item(f"tasks of {each}", State.WARNING, text, fix) for each in sources)]
     stored = await tasks.list_splits(db) if own else []
     for label, of in own.items():
