@@ -19,7 +19,8 @@ from sqlalchemy import delete
 
 from cli.operations.machine.embedded_stack import StackInfo, temporary
 from infra.db.database import Database
-from infra.db.tables.models import Base, StoreRow
+from infra.db.tables.models import Base
+from infra.db.tables.store_rows import StoreRow
 from migrations import upgrade
 
 for name in ("DATABASE_URL", "TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE", "HOME"):

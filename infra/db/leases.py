@@ -27,7 +27,7 @@ from sqlalchemy.dialects.postgresql import insert
 from infra.db.database import Database
 from infra.db.tables.columns import seconds
 from infra.db.tables.lease_rows import LeaseRow
-from infra.db.tables.models import StoreRow
+from infra.db.tables.store_rows import StoreRow
 from infra.process_start import boot_id, is_same, start_of
 from mainspring.errors import DatabaseError, ServiceError
 from mainspring.ids import CampaignId

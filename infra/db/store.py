@@ -15,7 +15,7 @@ from sqlalchemy import func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.database import Database
-from infra.db.tables.models import StoreRow
+from infra.db.tables.store_rows import StoreRow
 from mainspring.errors import DatabaseError
 
 StoreId = NewType("StoreId", str)

@@ -7,9 +7,7 @@ class SandboxPurpose(StrEnum):
     AGENT = "agent"
     """Runs the agent's commands."""
     GRADE = "grade"
-    """Judges one patch."""
-    CROSS_TEST = "cross_test"
-    """Runs a test that one rollout wrote against the patch of another, after both have ended."""
+    """Judges one patch, by the hidden tests or by one that a rollout wrote."""
 
 
 class SandboxStatus(StrEnum):

@@ -31,15 +31,15 @@ def upgrade() -> None:
             "rollout_id", "epoch", "test", "without_patch", name=op.f("pk_cross_tests")
         ),
     )
-    _purposes("'agent', 'grade', 'cross_test'")
+    # A word of its own among the purposes could not be read by the programs before.
+    op.add_column(
+        "sandboxes",
+        sa.Column(
+            "outlives_rollout", sa.Boolean(), server_default=sa.text("false"), nullable=False
+        ),
+    )
 
 
 def downgrade() -> None:
-    op.execute("UPDATE sandboxes SET purpose = 'grade' WHERE purpose = 'cross_test'")
-    _purposes("'agent', 'grade'")
+    op.drop_column("sandboxes", "outlives_rollout")
     op.drop_table("cross_tests")
-
-
-def _purposes(words: str) -> None:
-    op.drop_constraint(op.f("ck_sandboxes_purpose"), "sandboxes", type_="check")
-    op.create_check_constraint(op.f("ck_sandboxes_purpose"), "sandboxes", f"purpose IN ({words})")

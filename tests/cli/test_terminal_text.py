@@ -20,7 +20,7 @@ from cli.terminal_text import plain
 from infra.db.runs.campaign_record import Parent
 from mainspring.config.files.changes import FieldChange
 from mainspring.ids import CampaignId
-from mainspring.status import CampaignStatus, Player, RolloutPhase, StopReason, Verdict
+from mainspring.status import CampaignStatus, GroupKind, Player, RolloutPhase, StopReason, Verdict
 
 HOSTILE = (
     "mount [/data] [red]b[/] [link=http://x]c ::x:: :warning: mainspring[train] "
@@ -133,6 +133,7 @@ def _campaign_list(_: Path) -> None:
 def _campaign(_: Path) -> None:
     from cli.campaign.campaign_screen import print_one
     from infra.db.reading.agents import AgentFigures
+    from infra.db.reading.task_sets import SetFigures
     from mainspring.status import CampaignKind
     from mainspring.words.waits import Wait
 
@@ -150,6 +151,7 @@ def _campaign(_: Path) -> None:
         fingerprint=None,
         steps=[],
         judge_warnings=[HOSTILE],
+        sets=[SetFigures(HOSTILE, GroupKind.TRAIN, 1, 1, 1, 1, 0.5, 2.0)],
         changes=[FieldChange(1, HOSTILE, 1, 2, 2, HOSTILE, made_at)],
         faults={HOSTILE.removeprefix("mount "): 1},
         agents=[AgentFigures(HOSTILE, 1, 1, 1, 0.5, 2.0)],

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from scripted import SUBMIT, bash
 
 from infra.db.database import Database
+from infra.db.nodes.sandboxes import Lease
 from infra.db.tasks import tasks
 from mainspring.config.agents.agent import AgentConfig
 from mainspring.config.evaluations.choosing import ChooseBy, ChooseConfig
@@ -75,3 +76,8 @@ def evaluation(source: str, by: ChooseBy = ChooseBy.CROSS_TESTS) -> EvaluationCo
         samples=3,
         choose=ChooseConfig(by=by),
     )
+
+
+def is_of_cross_test(lease: Lease) -> bool:
+    use = lease.sandbox.rpartition(".e")[2].partition(".")[2]
+    return use.startswith(("cross", "base"))

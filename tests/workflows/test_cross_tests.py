@@ -3,7 +3,16 @@
 from pathlib import Path
 
 import pytest
-from cross_tested import STRICT, evaluation, put_task, right, saying, writes, wrong
+from cross_tested import (
+    STRICT,
+    evaluation,
+    is_of_cross_test,
+    put_task,
+    right,
+    saying,
+    writes,
+    wrong,
+)
 from scripted import SUBMIT, bash
 
 from activities import cross_testing
@@ -21,7 +30,7 @@ from mainspring.config.agents.agent import AgentConfig
 from mainspring.errors import UsageError
 from mainspring.ids import SandboxId, TaskId, campaign_id
 from mainspring.rewards.written_tests import WrittenTest
-from mainspring.status import CampaignStatus, SandboxPurpose
+from mainspring.status import CampaignStatus
 from mainspring.tasks.own_task import OwnTask
 from mainspring.tasks.sandbox_choice import BWRAP
 from reports.export.evaluation import write_evaluation
@@ -64,7 +73,7 @@ async def test_the_right_candidate_is_chosen_by_the_test_of_another(
         lease
         for each in played
         for lease in await sandboxes.rollout_leases(cluster.db, each.id)
-        if lease.purpose is SandboxPurpose.CROSS_TEST
+        if is_of_cross_test(lease)
     ]
     assert len(leases) == 8 and all(lease.closed_at for lease in leases)
     assert await cluster.open_sandboxes() == []

@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 from cluster import bwrap_or_skip, cluster_of
-from cross_tested import evaluation, put_task, saying
+from cross_tested import evaluation, is_of_cross_test, put_task, saying
 
 from cli.operations.machine.embedded_stack import StackInfo
 from cli.operations.runs import campaign_launch as launch
@@ -12,7 +12,7 @@ from infra.db.nodes import sandboxes
 from infra.db.rollouts import cross_tests, rollouts
 from infra.db.runs import campaigns
 from mainspring.ids import RolloutId
-from mainspring.status import CampaignStatus, SandboxPurpose
+from mainspring.status import CampaignStatus
 from reports.export.evaluation import write_evaluation
 from tests.edge_process import process
 from tests.waiting import until
@@ -43,12 +43,7 @@ async def test_a_killed_node_runs_only_what_is_not_stored(stack: StackInfo, tmp_
         async def leases() -> list[sandboxes.Lease]:
             played = await rollouts.list_rollouts(cluster.db, campaign=campaign)
             found = [await sandboxes.rollout_leases(cluster.db, each.id) for each in played]
-            return [
-                lease
-                for of_one in found
-                for lease in of_one
-                if lease.purpose is SandboxPurpose.CROSS_TEST
-            ]
+            return [lease for of_one in found for lease in of_one if is_of_cross_test(lease)]
 
         async def one_is_stored() -> bool:
             return bool(await stored()) and any(each.closed_at is None for each in await leases())

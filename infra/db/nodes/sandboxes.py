@@ -43,10 +43,11 @@ _OPEN_LEASE = fenced_insert(
     returning=["id"],
 )
 _CROSS_LEASE = text(
-    "INSERT INTO sandboxes (id, rollout_id, epoch, purpose, node, backend, status) "
-    f"SELECT :id, id, :epoch, '{SandboxPurpose.CROSS_TEST}', :node, :backend, "
-    f"'{SandboxStatus.OPEN}' FROM rollouts WHERE id = :rollout_id AND epoch = :epoch FOR SHARE "
-    "ON CONFLICT (id) DO UPDATE SET node = excluded.node, backend = excluded.backend, "
+    "INSERT INTO sandboxes "
+    "(id, rollout_id, epoch, purpose, node, backend, status, outlives_rollout) "
+    f"SELECT :id, id, :epoch, '{SandboxPurpose.GRADE}', :node, :backend, "
+    f"'{SandboxStatus.OPEN}', true FROM rollouts WHERE id = :rollout_id AND epoch = :epoch "
+    "FOR SHARE ON CONFLICT (id) DO UPDATE SET node = excluded.node, backend = excluded.backend, "
     "status = excluded.status, opened_at = now(), closed_at = NULL RETURNING id"
 )
 _LOCK_CAMPAIGN = text(
@@ -213,12 +214,11 @@ async def leases_without_live_rollout(db: Database, node: NodeId | None = None) 
         .where(CampaignRow.id == RolloutRow.campaign_id, CampaignRow.finished_at.is_not(None))
         .exists()
     )
-    is_cross_test = SandboxRow.purpose == SandboxPurpose.CROSS_TEST
     return await _leases(
         db,
         node,
         or_(
-            and_(DONE, or_(~is_cross_test, run_has_ended)),
+            and_(DONE, or_(~SandboxRow.outlives_rollout, run_has_ended)),
             RolloutRow.epoch != SandboxRow.epoch,
         ),
     )

@@ -10,7 +10,6 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
-    CheckConstraint,
     ForeignKey,
     ForeignKeyConstraint,
     Index,
@@ -29,6 +28,7 @@ from infra.db.tables import judgement_rows as judgement_rows
 from infra.db.tables import lease_rows as lease_rows
 from infra.db.tables import program_rows as program_rows
 from infra.db.tables import session_rows as session_rows
+from infra.db.tables import store_rows as store_rows
 from infra.db.tables.base import Base
 from infra.db.tables.columns import PlainText, word
 from mainspring.programs.reply import Reply
@@ -53,23 +53,6 @@ from mainspring.status import (
     Verification,
 )
 from mainspring.trajectories.turns import VersionSpan
-
-
-class StoreRow(Base):
-    """One row, made by the migration: what tells this database from every other one."""
-
-    __tablename__ = "store"
-    __table_args__ = (CheckConstraint("single", name="single"),)
-
-    single: Mapped[bool] = mapped_column(primary_key=True, server_default=text("true"))
-    id: Mapped[str]
-    """32 random hexadecimal digits."""
-    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
-    swept_at: Mapped[datetime | None]
-    namespace: Mapped[str | None]
-    """Temporal's, that the work is in; null until a process has connected to one."""
-    oldest_accepted: Mapped[str | None]
-    """Newest migration of the oldest program that works on this schema, written by each upgrade."""
 
 
 class CampaignRow(Base):
@@ -320,6 +303,8 @@ class SandboxRow(Base):
     status: Mapped[SandboxStatus] = word("status", SandboxStatus)
     opened_at: Mapped[datetime] = mapped_column(server_default=func.now())
     closed_at: Mapped[datetime | None]
+    outlives_rollout: Mapped[bool] = mapped_column(server_default=false())
+    """For tests that other rollouts wrote: it lives until the run has ended."""
 
 
 class NodeRow(Base):
