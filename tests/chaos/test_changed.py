@@ -35,6 +35,8 @@ from tests.chaos.test_retrained import ENVIRONMENT
 
 NUM_CHANGES = 30
 RATE, LIMIT = "trainer.optimizer.muon_lr", "agent.command_timeout_s"
+CHANGES_OF_A_STEP = 5
+"""At most so many changes are made before one more step has to be done."""
 MANY_STEPS = 200
 """More than are played: the last change ends the campaign."""
 
@@ -94,6 +96,8 @@ async def changed_at_random(
         await run.step_planned(1)
         faults = asyncio.create_task(_kill_at_random(run, random.Random(6)))
         for number in range(NUM_CHANGES):
+            if number % CHANGES_OF_A_STEP == 0:  # however slow the steps are
+                await run.step_done(number // CHANGES_OF_A_STEP)
             await asyncio.sleep(rng.uniform(0.0, 3.0))
             await made.make(number)
         faults.cancel()

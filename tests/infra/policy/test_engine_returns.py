@@ -72,7 +72,7 @@ async def test_tokens_of_the_dead_engine_are_kept_while_the_next_one_gets_its_we
         with serving(model, weight_version="default") as other:
             async with EngineClient([mortal, other]) as client:
                 kept = asyncio.Event()
-                reply = asyncio.create_task(ask(client, keep=lambda _: kept.set()))
+                reply = asyncio.create_task(ask(client, home=mortal, keep=lambda _: kept.set()))
                 await kept.wait()
                 process.kill()
                 with pytest.raises(UnknownWeights) as stale:

@@ -58,7 +58,7 @@ async def ask(client: EngineClient, sticky: str, params: SamplingParams = SHORT,
 
 async def long_one(client: EngineClient, engine: str, **options) -> asyncio.Task[Completion]:
     """A greedy request that is under way."""
-    request = asyncio.create_task(ask(client, "a", LONG, **options))
+    request = asyncio.create_task(ask(client, "a", LONG, home=engine, **options))
     async with httpx.AsyncClient(base_url=engine) as http:
         await until(http, running(1))
     await asyncio.sleep(0.03)

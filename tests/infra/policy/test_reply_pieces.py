@@ -61,10 +61,10 @@ async def test_a_reply_continues_on_another_engine_when_its_engine_is_killed(
         async with EngineClient([other]) as client:
             expected = await client.generate([5, 6], params, request_id="r", sticky="a")
         async with EngineClient([engine, other], any_weights=True) as client:
-            # The balancer takes the first engine for a first request.
-            reply = asyncio.create_task(
-                client.generate([5, 6], params, request_id="r", sticky="a", keep=kept)
+            asked = client.generate(
+                [5, 6], params, request_id="r", sticky="a", keep=kept, home=engine
             )
+            reply = asyncio.create_task(asked)
             async with asyncio.timeout(60):
                 await kept.first.wait()
             process.send_signal(signal.SIGKILL)
