@@ -71,12 +71,15 @@ async def test_a_rollout_that_is_reset_twice_stays_in_its_group(cluster: Cluster
     await until_reached(hold)
     [_, held] = await rollouts.list_rollouts(cluster.db, group=group)
     for attempts in (2, 3):
+        hold.reached.clear()
         assert (await retry(cluster.client, cluster.db, [held.id])).reset == [held.id]
 
         async def begun(wanted: int = attempts) -> bool:
             return (await rollouts.get(cluster.db, held.id)).attempts == wanted
 
         await until(begun)
+        # It begins in its first workflow task; before the end of that it cannot be reset.
+        await until_reached(hold)
     hold.released.set()
     assert (await handle.result()).status is GroupStatus.READY
     played = await rollouts.list_rollouts(cluster.db, group=group)

@@ -134,10 +134,10 @@ async def test_a_healthy_rollout_is_left_alone(cluster, sweep: Sweep) -> None:
     campaign, group, [rollout] = await cluster.make_rollouts()
     handle = await cluster.start(rollout, campaign, group)
 
-    async def claimed() -> bool:
-        return (await cluster.row(rollout)).run_id is not None
+    async def is_held() -> bool:
+        return (await cluster.row(rollout)).phase is RolloutPhase.RUNNING
 
-    await until(claimed)
+    await until(is_held)
     before = await cluster.row(rollout)
     found = await sweep()
     assert (found.num_rollouts_ended, found.num_rollouts_alive) == (0, 1)
