@@ -27,8 +27,8 @@ from migrations.accepted import oldest_accepted
 
 _LOCK_KEY = 0x6D61696E  # "main": any constant that is not used elsewhere in the database
 LOCK_TIMEOUT_S = 0.5
-"""To wait for a table that somebody uses: all others wait behind this. Below the second after which
-the server looks for deadlocks, and would end the transaction of a process that works."""
+"""To wait for a table in use: all other statements on it wait behind this. Below the second after
+which the server looks for deadlocks, and would end the transaction of a process that works."""
 PAUSE_S = 1.0
 """Between two tries: those that waited take their turn."""
 TRY_FOR_S = 120.0

@@ -26,11 +26,11 @@ from mainspring.artifacts.reproducibility import CampaignFingerprint
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.files.changes import LENGTH, FieldChange
-from mainspring.config.files.layers import assignments
+from mainspring.config.files.layers import assignments, keys_of
 from mainspring.config.settings import Settings, load_settings
 from mainspring.ids import CampaignId
 from tests.chaos.small_run import TIMEOUT_S, SmallRun, small_run
-from tests.chaos.test_forked import parent
+from tests.chaos.test_forked import parent, played
 from tests.chaos.test_retrained import ENVIRONMENT
 
 NUM_CHANGES = 30
@@ -127,13 +127,8 @@ async def undisturbed(
     config = campaign(name)
     await campaigns.create(db, config)
     for row in rows:
-        await changes.add(
-            db, name, [(tuple(row.field.split(".")), row.after)], "test", row.from_step
-        )
-    client = await connect(settings, db)
-    async with small_run(db, client, settings, config, folder):
-        pass
-    return await fingerprints.read(db, await campaigns.get(db, name))
+        await changes.add(db, name, [(keys_of(row.field), row.after)], "test", row.from_step)
+    return await played(db, settings, config, folder)
 
 
 @pytest.mark.chaos

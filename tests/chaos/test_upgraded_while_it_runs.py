@@ -39,7 +39,7 @@ from tests.chaos.test_one_hash import Schedule, undisturbed
 from tests.waiting import until
 
 NUM_STEPS = 10
-"""So many that it has not finished before all processes are replaced."""
+"""Enough that the campaign is still running when the last process is replaced."""
 NAME = "one-hash"
 IN_TURN = ("rollout", "sandbox", "engine", "trainer")
 ROLES = {"rollout", "node", "trainer"}

@@ -89,16 +89,14 @@ async def _next_groups(connection: AsyncConnection) -> list[Upcoming]:
         config = training(read_row(name, CampaignKind.TRAIN, stored))
         first = 0 if last is None else last + 1
         for index in range(first, first + NEXT_GROUPS):
-            if (task := await _task_of_group(connection, config, index)) is not None:
-                label, _ = config.label_of_draw(index)
-                coming = Upcoming(CampaignId(config.name), task, label)
+            if (coming := await _of_group(connection, config, index)) is not None:
                 rollouts += [coming] * config.trainer.group_size
     return rollouts
 
 
-async def _task_of_group(
+async def _of_group(
     connection: AsyncConnection, config: CampaignConfig, index: int
-) -> TaskId | None:
+) -> Upcoming | None:
     """None after the campaign's last group, and where it is not known ahead."""
     if config.curriculum.kind != SHUFFLED:
         return None
@@ -109,7 +107,8 @@ async def _task_of_group(
     if num_tasks == 0:
         return None
     position = task_position(config.order_seed(label), draw, num_tasks)
-    return await selections.task_at(connection, config, label, position)
+    task = await selections.task_at(connection, config, label, position)
+    return None if task is None else Upcoming(CampaignId(config.name), task, label)
 
 
 async def _running_on(connection: AsyncConnection, node: NodeId, limit: int) -> list[Upcoming]:
