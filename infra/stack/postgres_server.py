@@ -18,6 +18,8 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+import psutil
+
 from infra.stack import home as homes
 from infra.stack import ports
 from infra.stack.service_process import Account, Daemon, environment
@@ -72,6 +74,7 @@ class Postgres:
         account = _unprivileged()
         binaries = _install(account) / "bin"
         self._check_data()
+        self._unlock_from_zombie()
         if not self.data.exists():
             homes.check_space(self.home)
             self._init(binaries, account)
@@ -134,6 +137,18 @@ class Postgres:
             f"embedded Postgres: {missing}",
             remedy=f"restore it, or start over: delete {self.home} or choose another --home",
         )
+
+    def _unlock_from_zombie(self) -> None:
+        """Postgres takes a killed server that its parent has not collected for one that runs. A
+        parent that never does is usual in containers."""
+        lock = self.data / "postmaster.pid"
+        try:
+            pid = int(lock.read_text().partition("\n")[0])
+            is_zombie = psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        except (FileNotFoundError, ValueError, psutil.NoSuchProcess):
+            return
+        if is_zombie:
+            lock.unlink()
 
     def _init(self, binaries: Path, account: Account | None) -> None:
         """initdb into a folder that gets its name only when complete."""

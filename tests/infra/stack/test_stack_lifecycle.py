@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import stat
+import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -31,6 +32,7 @@ from infra.stack.temporal_server import SEARCH_ATTRIBUTES, Temporal
 from mainspring.config.settings import load_settings
 from mainspring.errors import ServiceError
 from migrations import upgrade
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +145,19 @@ async def test_killed_postgres_whose_connection_is_still_at_work(own: StackInfo)
     assert await up(own.home) == info
     assert not backend.is_running()
     await asyncio.gather(busy, return_exceptions=True)
+
+
+async def test_killed_postgres_that_its_parent_has_not_collected(own: StackInfo) -> None:
+    info = await up(own.home)
+    kill(pids(info)[0])
+    lock = own.home / "postgres" / "postmaster.pid"
+    # Of the server's own account: Postgres passes over other users' processes.
+    with subprocess.Popen(["true"], user=lock.stat().st_uid) as zombie:
+        await until(lambda: psutil.Process(zombie.pid).status() == psutil.STATUS_ZOMBIE)
+        _, *rest = lock.read_text().splitlines()
+        lock.write_text("\n".join([str(zombie.pid), *rest]))
+        assert await revive(own.home) == ["postgres"]
+    assert await up(own.home) == info
 
 
 async def test_a_lost_pid_file_does_not_make_a_second_server(own: StackInfo) -> None:
