@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
+from infra.db.reading.timings import NEWEST
 from mainspring.rewards.passk import wilson
 from mainspring.status import Sampling
 from reports import figure_plots, speed_plots
@@ -135,7 +136,8 @@ def draw(data: ReportData) -> list[tuple[str, str, str]]:
         ),
         (
             "Time per phase",
-            "Of one rollout, queueing included: median (dot) to 95th percentile.",
+            f"Of one of the newest {NEWEST:,} rollouts, queueing included: median (dot) to 95th "
+            "percentile.",
             _timings,
             bool(data.timings),
             1,

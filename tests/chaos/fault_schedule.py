@@ -190,7 +190,9 @@ def _fork_servers(command: int) -> list[psutil.Process]:
     return found
 
 
-def kill(role: Role, home: Path, command: subprocess.Popen[bytes], rng: random.Random) -> int:
+def kill(
+    role: Role, home: Path, command: subprocess.Popen[bytes] | None, rng: random.Random
+) -> int:
     """How many processes were killed; 0 when nothing of this role runs now."""
     found = choose(role, home, command, rng)
     for process in found:
@@ -205,13 +207,14 @@ def kill(role: Role, home: Path, command: subprocess.Popen[bytes], rng: random.R
 
 
 def choose(
-    role: Role, home: Path, command: subprocess.Popen[bytes], rng: random.Random
+    role: Role, home: Path, command: subprocess.Popen[bytes] | None, rng: random.Random
 ) -> list[psutil.Process]:
-    """Processes that a fault of this role hits; empty when nothing of it runs now."""
+    """Processes that a fault of this role hits; empty when nothing of it runs now. `command`: the
+    one that keeps the others running, where there is one."""
     found = [process for each, process in processes(home) if role in (each, Role.EVERYTHING)]
-    if role in (Role.FLEET, Role.EVERYTHING):
+    if command is not None and role in (Role.FLEET, Role.EVERYTHING):
         found.append(psutil.Process(command.pid))
-    if role in (Role.FORKS, Role.EVERYTHING):
+    if command is not None and role in (Role.FORKS, Role.EVERYTHING):
         found += _fork_servers(command.pid)
     if role is Role.POSTGRES:
         found += [child for each in found for child in each.children(recursive=True)]

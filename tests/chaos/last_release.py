@@ -41,14 +41,12 @@ def upgrade() -> None:
 '''
 
 
-def last_release(folder: Path) -> Path:
-    """The files of the last release. Skips the test where this is no git checkout with its
-    history."""
-    archive = subprocess.run(
-        ["git", "archive", LAST_RELEASE], cwd=ROOT, capture_output=True, check=False
-    )
+def last_release(folder: Path, commit: str = LAST_RELEASE) -> Path:
+    """The files of the last release, or of another one. Skips the test where this is no git
+    checkout with its history."""
+    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=False)
     if archive.returncode:
-        pytest.skip(f"no commit {LAST_RELEASE[:8]} here: {archive.stderr.decode().strip()}")
+        pytest.skip(f"no commit {commit[:8]} here: {archive.stderr.decode().strip()}")
     folder.mkdir()
     subprocess.run(["tar", "x"], cwd=folder, input=archive.stdout, check=True)
     return folder

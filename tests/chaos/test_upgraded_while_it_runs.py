@@ -25,6 +25,7 @@ from mainspring.artifacts.reproducibility import CampaignFingerprint
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.section import STORED
 from mainspring.config.settings import load_settings
+from mainspring.errors import DatabaseError
 from migrations import upgrade
 from tests.chaos import fault_schedule
 from tests.chaos.last_release import (
@@ -62,7 +63,7 @@ class Mixed:
 
         async def are_stored() -> bool:
             self.fleet.check()
-            status = await self._scalar("SELECT status FROM campaigns")
+            status = await self.scalar("SELECT status FROM campaigns")
             assert status == "running", f"the campaign is {status} before all was replaced"
             return await self._num_calls() >= before + more
 
@@ -71,8 +72,9 @@ class Mixed:
     async def replace(self, name: str, tree: Path, revision: str) -> None:
         """Ends a process in order, and starts the one of another release in its place."""
         member = self.fleet.members[name]
+        await until(lambda: member.pid is not None)
         pid = member.pid
-        assert pid is not None, f"{name} does not run"
+        assert pid is not None
         member.environment.update(of_tree(tree))
         os.kill(pid, signal.SIGTERM)
         await until(lambda: member.pid not in (None, pid), TIMEOUT_S)
@@ -87,12 +89,10 @@ class Mixed:
         assert told.endswith(f"-> {revision}\n"), told
         await self.replies()
 
-    async def finished(self) -> None:
-        async def is_finished() -> bool:
-            self.fleet.check()
-            return await self._scalar("SELECT status FROM campaigns") == "finished"
-
-        await until(is_finished, TIMEOUT_S)
+    async def has_finished(self) -> bool:
+        """Raises DatabaseError."""
+        self.fleet.check()
+        return await self._ask("SELECT status FROM campaigns") == "finished"
 
     async def schemas(self) -> dict[str, str | None]:
         _, processes = await asyncio.to_thread(upgrade.look, self.url)
@@ -100,14 +100,25 @@ class Mixed:
 
     async def _is_connected(self, role: str, revision: str) -> bool:
         self.fleet.check()
-        return (await self.schemas()).get(role) == revision
+        try:
+            return (await self.schemas()).get(role) == revision
+        except DatabaseError:  # it was killed
+            return False
 
     async def _num_calls(self) -> int:
-        number = await self._scalar("SELECT count(*) FROM calls")
+        number = await self.scalar("SELECT count(*) FROM calls")
         assert isinstance(number, int)
         return number
 
-    async def _scalar(self, query: str) -> object:
+    async def scalar(self, query: str) -> object:
+        """Asks again where Postgres was killed: the caller's deadline ends that."""
+        while True:
+            try:
+                return await self._ask(query)
+            except DatabaseError:
+                await asyncio.sleep(1.0)
+
+    async def _ask(self, query: str) -> object:
         # Plain SQL: the models of today do not fit the schema of another release.
         async with self.db.statement() as connection:
             return await connection.scalar(text(query))
@@ -136,7 +147,7 @@ async def played_by(tree: Path, folder: Path) -> AsyncIterator[Mixed]:
                 mixed = Mixed(home, db, settings.database_url, fleet)
                 await mixed.replies()
                 yield mixed
-                await mixed.finished()
+                await until(mixed.has_finished, TIMEOUT_S)
     finally:
         await asyncio.to_thread(mainspring, ROOT, "down", "--home", str(home))
 
@@ -165,10 +176,10 @@ async def _train_until_replies(tree: Path, home: Path, file: Path, db: Database)
         await train.wait()
 
 
-def assert_same(plain: CampaignFingerprint, home: Path) -> None:
+def assert_same(plain: CampaignFingerprint, home: Path, name: str = NAME) -> None:
     mainspring(ROOT, "up", "--home", str(home))
     try:
-        found = CampaignFingerprint.model_validate(fault_schedule.fingerprint(home, NAME))
+        found = CampaignFingerprint.model_validate(fault_schedule.fingerprint(home, name))
     finally:
         mainspring(ROOT, "down", "--home", str(home))
     assert plain.difference(found) is None, plain.difference(found)

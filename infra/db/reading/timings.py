@@ -1,6 +1,7 @@
 """Where a campaign's time went: each phase of its rollouts, one reply, one command, one step.
 
-A phase is measured as a rollout sees it, queueing included, over rollouts that ended.
+A phase is measured as a rollout sees it, queueing included, over the NEWEST rollouts that ended: a
+percentile over all replies of a long campaign takes seconds.
 """
 
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from mainspring.status import ExecutionState, StepStatus
 
 _PHASES = ("open", "generate", "execute", "restore", "grade")
 """In the order a rollout goes through them; others follow by name."""
+NEWEST = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +34,31 @@ class PhaseTiming:
 
 async def read(connection: AsyncConnection, campaign: CampaignId) -> tuple[PhaseTiming, ...]:
     """The phases in their order, then one reply, one command, one step, where measured."""
-    phase = func.jsonb_each_text(RolloutRow.phase_s).table_valued("key", "value").alias("phase")
+    newest = (
+        select(RolloutRow.id, RolloutRow.phase_s)
+        .where(RolloutRow.campaign_id == campaign, DONE)
+        .order_by(RolloutRow.finished_at.desc())
+        .limit(NEWEST)
+        .subquery()
+    )
+    phase = func.jsonb_each_text(newest.c.phase_s).table_valued("key", "value").alias("phase")
     by_phase = await connection.execute(
         select(phase.c.key, *_percentiles(cast(phase.c.value, Float)))
-        .select_from(RolloutRow)
+        .select_from(newest)
         .join(phase, true())
-        .where(RolloutRow.campaign_id == campaign, DONE, phase.c.value.is_not(None))
+        .where(phase.c.value.is_not(None))
         .group_by(phase.c.key)
     )
-    of_campaign = RolloutRow.campaign_id == campaign
     replies = (
         select(*_percentiles(CallRow.latency_s))
-        .join(RolloutRow, RolloutRow.id == CallRow.rollout_id)
-        .where(of_campaign)
+        .select_from(newest)
+        .join(CallRow, CallRow.rollout_id == newest.c.id)
     )
     commands = (
         select(*_percentiles(ExecutionRow.wall_s))
-        .join(RolloutRow, RolloutRow.id == ExecutionRow.rollout_id)
-        .where(of_campaign, ExecutionRow.state == ExecutionState.DONE)
+        .select_from(newest)
+        .join(ExecutionRow, ExecutionRow.rollout_id == newest.c.id)
+        .where(ExecutionRow.state == ExecutionState.DONE)
     )
     step_seconds = StepRow.metrics["seconds"].as_float()
     step = select(*_percentiles(step_seconds)).where(

@@ -9,7 +9,8 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,7 +33,6 @@ from infra.stack.temporal_server import SEARCH_ATTRIBUTES, Temporal
 from mainspring.config.settings import load_settings
 from mainspring.errors import ServiceError
 from migrations import upgrade
-from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +50,15 @@ def kill(pid: int | None) -> None:
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=60)
+
+
+@contextmanager
+def zombie(user: int) -> Iterator[int]:
+    """Pid of a process that has ended, and that its parent has not collected."""
+    with subprocess.Popen(["true"], user=user) as process:
+        while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        yield process.pid
 
 
 async def test_addresses_are_recorded_for_their_owner_alone(own: StackInfo) -> None:
@@ -152,10 +161,9 @@ async def test_killed_postgres_that_its_parent_has_not_collected(own: StackInfo)
     kill(pids(info)[0])
     lock = own.home / "postgres" / "postmaster.pid"
     # Of the server's own account: Postgres passes over other users' processes.
-    with subprocess.Popen(["true"], user=lock.stat().st_uid) as zombie:
-        await until(lambda: psutil.Process(zombie.pid).status() == psutil.STATUS_ZOMBIE)
+    with zombie(lock.stat().st_uid) as pid:
         _, *rest = lock.read_text().splitlines()
-        lock.write_text("\n".join([str(zombie.pid), *rest]))
+        lock.write_text("\n".join([str(pid), *rest]))
         assert await revive(own.home) == ["postgres"]
     assert await up(own.home) == info
 
