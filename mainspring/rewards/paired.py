@@ -15,7 +15,6 @@ from itertools import compress
 from math import comb, sqrt
 from typing import Literal
 
-import numpy as np
 
 from mainspring.rewards.passk import Z_95
 
@@ -144,6 +143,8 @@ def bootstrap(differences: Sequence[float]) -> tuple[float, float] | None:
     if len(set(differences)) < 2:
         return None
     # Tasks with the same difference are drawn together: they are few kinds, however many tasks.
+    import numpy as np  # slow to import, and listings read the tallies of this file
+
     kinds, numbers = np.unique(differences, return_counts=True)
     num = len(differences)
     drawn = np.random.default_rng(_SEED).multinomial(num, numbers / num, size=NUM_RESAMPLES)

@@ -8,10 +8,8 @@ packed values.
 from collections.abc import Mapping
 from enum import StrEnum
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
 from sqlalchemy import (
     CheckConstraint,
     ColumnElement,
@@ -31,7 +29,18 @@ from mainspring.programs.reply import Reply
 from mainspring.programs.request import ModelRequest
 from mainspring.trajectories.turns import VersionSpan
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 _VALUE_BYTES = 4
+
+
+def _numpy() -> Any:
+    """Imported where tokens are read: most commands read none, and it is a fifth of their start."""
+    import numpy
+
+    return numpy
 
 
 def seconds(interval: ColumnElement[Any]) -> ColumnElement[float]:
@@ -46,10 +55,10 @@ class PackedInts(TypeDecorator[tuple[int, ...]]):
     cache_ok = True
 
     def process_bind_param(self, value: tuple[int, ...] | None, dialect: Dialect) -> bytes | None:
-        return None if value is None else np.asarray(value, "<i4").tobytes()
+        return None if value is None else _numpy().asarray(value, "<i4").tobytes()
 
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> Any:
-        return None if value is None else tuple(np.frombuffer(value, "<i4").tolist())
+        return None if value is None else tuple(_numpy().frombuffer(value, "<i4").tolist())
 
 
 class PackedFloats(TypeDecorator[tuple[float, ...]]):
@@ -59,30 +68,30 @@ class PackedFloats(TypeDecorator[tuple[float, ...]]):
     cache_ok = True
 
     def process_bind_param(self, value: tuple[float, ...] | None, dialect: Dialect) -> bytes | None:
-        return None if value is None else np.asarray(value, "<f4").tobytes()
+        return None if value is None else _numpy().asarray(value, "<f4").tobytes()
 
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> Any:
-        return None if value is None else tuple(np.frombuffer(value, "<f4").tolist())
+        return None if value is None else tuple(_numpy().frombuffer(value, "<f4").tolist())
 
 
-class IntArray(TypeDecorator[NDArray[np.int32]]):
+class IntArray(TypeDecorator["NDArray[np.int32]"]):
     """A column of PackedInts read as a view of what Postgres sent: for what is read in bulk."""
 
     impl = LargeBinary
     cache_ok = True
 
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> Any:
-        return None if value is None else np.frombuffer(value, "<i4")
+        return None if value is None else _numpy().frombuffer(value, "<i4")
 
 
-class FloatArray(TypeDecorator[NDArray[np.float32]]):
+class FloatArray(TypeDecorator["NDArray[np.float32]"]):
     """A column of PackedFloats, likewise."""
 
     impl = LargeBinary
     cache_ok = True
 
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> Any:
-        return None if value is None else np.frombuffer(value, "<f4")
+        return None if value is None else _numpy().frombuffer(value, "<f4")
 
 
 def num_packed(column: InstrumentedAttribute[Any]) -> ColumnElement[int]:
