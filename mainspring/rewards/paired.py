@@ -15,7 +15,6 @@ from itertools import compress
 from math import comb, sqrt
 from typing import Literal
 
-
 from mainspring.rewards.passk import Z_95
 
 NUM_RESAMPLES = 10_000

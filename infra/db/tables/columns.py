@@ -8,7 +8,7 @@ packed values.
 from collections.abc import Mapping
 from enum import StrEnum
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import (
     CheckConstraint,
@@ -28,10 +28,6 @@ from sqlalchemy.types import TypeDecorator
 from mainspring.programs.reply import Reply
 from mainspring.programs.request import ModelRequest
 from mainspring.trajectories.turns import VersionSpan
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 _VALUE_BYTES = 4
 
@@ -74,8 +70,9 @@ class PackedFloats(TypeDecorator[tuple[float, ...]]):
         return None if value is None else tuple(_numpy().frombuffer(value, "<f4").tolist())
 
 
-class IntArray(TypeDecorator["NDArray[np.int32]"]):
-    """A column of PackedInts read as a view of what Postgres sent: for what is read in bulk."""
+class IntArray(TypeDecorator[Any]):
+    """A column of PackedInts read as an int32 array, which is a view of what Postgres sent: for what
+    is read in bulk."""
 
     impl = LargeBinary
     cache_ok = True
@@ -84,8 +81,8 @@ class IntArray(TypeDecorator["NDArray[np.int32]"]):
         return None if value is None else _numpy().frombuffer(value, "<i4")
 
 
-class FloatArray(TypeDecorator["NDArray[np.float32]"]):
-    """A column of PackedFloats, likewise."""
+class FloatArray(TypeDecorator[Any]):
+    """A column of PackedFloats read as a float32 array, likewise."""
 
     impl = LargeBinary
     cache_ok = True
