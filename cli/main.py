@@ -96,8 +96,8 @@ def root(
 
 
 def main() -> NoReturn:
-    # Imports make objects that stay. With Python's own limit of 700 the collector looks at them again
-    # and again, which is a tenth of a listing's time.
+    # Imports make objects that stay. With Python's own limit of 700 the collector looks at them
+    # again and again, which is a tenth of a listing's time.
     gc.set_threshold(50_000)
     try:
         app()

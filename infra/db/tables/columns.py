@@ -71,8 +71,8 @@ class PackedFloats(TypeDecorator[tuple[float, ...]]):
 
 
 class IntArray(TypeDecorator[Any]):
-    """A column of PackedInts read as an int32 array, which is a view of what Postgres sent: for what
-    is read in bulk."""
+    """A column of PackedInts read as an int32 array, a view of what Postgres sent: for what is read
+    in bulk."""
 
     impl = LargeBinary
     cache_ok = True
