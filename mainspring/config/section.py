@@ -53,6 +53,14 @@ class Counts(StrEnum):
     """A change counts at once: no weights follow from it."""
 
 
+class Added(StrEnum):
+    """Stands in the Annotated of a field that came after the oldest program which works on the
+    store's schema (`migrations.accepted`). It is stored only where it is not at its default: that
+    program refuses fields that it does not know."""
+
+    SINCE = "since"
+
+
 @dataclass(frozen=True, slots=True)
 class Within:
     """Bounds of a number, or of each number in a list or table; stands in the field's Annotated.

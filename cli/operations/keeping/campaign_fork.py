@@ -34,6 +34,7 @@ from mainspring.config.files.changes import ALWAYS, FieldChange, counts_of, late
 from mainspring.config.files.forks import forked, inherited
 from mainspring.config.files.layers import keys_of
 from mainspring.config.files.retrains import GAP_MODE
+from mainspring.config.files.stored import stored_form
 from mainspring.config.section import Counts
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, campaign_id
@@ -182,7 +183,7 @@ def copy_versions(
     if folder.exists():  # left by an attempt that stored nothing
         shutil.rmtree(folder)
     of = Origin(campaign=record.id, uid=record.uid, config_digest=record.config_digest)
-    digest = digest_of(config.model_dump(mode="json"))
+    digest = digest_of(stored_form(config))
     origin = Origin(campaign=new, uid=uid, config_digest=digest)
     try:
         for policy in versions:

@@ -40,7 +40,7 @@ from mainspring.config.files.changes import (
 )
 from mainspring.config.files.errors import shortened, shown
 from mainspring.config.files.layers import keys_of
-from mainspring.config.files.stored import RESUMED_ON
+from mainspring.config.files.stored import RESUMED_ON, stored_form
 from mainspring.config.sft import SftConfig
 from mainspring.config.training.method_defaults import as_stored
 from mainspring.errors import UsageError
@@ -64,7 +64,7 @@ async def create(db: Database, config: AnyRun, selected: Sequence[Selected] = ()
     row = {
         "id": config.name,
         "kind": config.kind,
-        "config": config.model_dump(mode="json"),
+        "config": stored_form(config),
         "status": CampaignStatus.CREATED,
     }
     async with db.transaction() as connection:

@@ -28,6 +28,7 @@ from infra.db.tables.models import (
 )
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.files.changes import FieldChange
+from mainspring.config.files.stored import stored_form
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignKind, CampaignStatus, GroupKind, StepStatus
@@ -73,7 +74,7 @@ async def add(
         "id": config.name,
         "kind": CampaignKind.TRAIN,
         "uid": uid,
-        "config": config.model_dump(mode="json"),
+        "config": stored_form(config),
         "status": CampaignStatus.CREATED,
         "parent": asdict(begins),
     }

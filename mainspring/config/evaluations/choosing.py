@@ -5,7 +5,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from mainspring.config.section import Section, Within
+from mainspring.config.section import Added, Section, Within
 
 MAX_TESTS = 200
 """Bound of the tests of one task: each is run against each candidate."""
@@ -36,13 +36,15 @@ class ChooseConfig(Section):
     judge: str | None = None
     """Name of the judge in [judges], with `by = "judge"`. A part of the reward must have it judge
     rollouts; its weight may be 0."""
-    tests_per_rollout: Annotated[int, Within(le=MAX_TESTS)] = Field(default=2, ge=1)
+    tests_per_rollout: Annotated[int, Within(le=MAX_TESTS), Added.SINCE] = Field(default=2, ge=1)
     """With `by = "cross_tests"`: number of test files taken of one rollout, the first of its
     patch."""
-    max_tests: Annotated[int, Within(le=MAX_TESTS)] = Field(default=16, ge=1)
+    max_tests: Annotated[int, Within(le=MAX_TESTS), Added.SINCE] = Field(default=16, ge=1)
     """With `by = "cross_tests"`: number of different tests of one task, those of the first samples
     first."""
-    test_timeout_s: Annotated[float, Within(le=MAX_TEST_S)] = Field(default=120.0, gt=0)
+    test_timeout_s: Annotated[float, Within(le=MAX_TEST_S), Added.SINCE] = Field(
+        default=120.0, gt=0
+    )
     """With `by = "cross_tests"`: seconds of one test command. One that takes longer has failed."""
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ from mainspring.config.evaluations.sources import EvalSource
 from mainspring.config.evaluations.task_slice import TaskSlice
 from mainspring.config.run import RunConfig
 from mainspring.config.sampling import SamplingConfig
-from mainspring.config.section import CONCURRENCY, MANY, Counts, Section, Switch, Within
+from mainspring.config.section import CONCURRENCY, MANY, Added, Counts, Section, Switch, Within
 from mainspring.config.trainer import TrainerConfig
 from mainspring.status import CampaignKind, PolicyApi
 
@@ -35,7 +35,7 @@ class EvalSchedule(Section):
     """Number of steps between two evaluations; also before the first step and after the last."""
     splits: tuple[str, ...] = ("heldout",)
     """Splits for the first and the last evaluation; in between only the first one, sampled."""
-    sources: tuple[EvalSource, ...] = ()
+    sources: Annotated[tuple[EvalSource, ...], Added.SINCE] = ()
     """Splits of other task sources, as a list of tables [[evaluation.sources]]: they count as
     further splits, after those of `splits`, each under its name. With `splits = []` the first one
     is the split that is measured in between, too."""

@@ -1,18 +1,20 @@
 """A configuration as an earlier version of Mainspring stored it, read by this one.
 
 A stored configuration is never rewritten: what was renamed since is translated when it is read.
-A field that this version does not know is one of a newer version, whose processes may run beside:
-work on such a campaign waits for one of them, and does not end it.
+Processes of an older version may run beside this one: they read what this one stores, as long as it
+uses no field that they do not know. A field that this version does not know is one of a newer
+version: work on such a campaign waits for one of its processes, and does not end it.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from mainspring.config.any_run import AnyRun, read_run
 from mainspring.config.evaluations.task_slice import TaskSlice
 from mainspring.config.files.renamed import renamed
-from mainspring.config.section import BUNDLED
+from mainspring.config.section import BUNDLED, Added
 from mainspring.config.training.parallel import PLAIN, Device
 from mainspring.errors import ConfigError, DatabaseError
 from mainspring.status import CampaignKind
@@ -59,6 +61,33 @@ def read_stored(kind: CampaignKind, raw: dict[str, Any]) -> AnyRun:
     if kind is CampaignKind.TRAIN:
         current["trainer"] = _trainer(raw)
     return read_run(kind, current)
+
+
+def stored_form(config: BaseModel) -> dict[str, Any]:
+    """The configuration as it is stored, without new fields that are at their defaults."""
+    return _without_unused(config, config.model_dump(mode="json"))
+
+
+def _without_unused(section: BaseModel, dumped: Mapping[str, Any]) -> dict[str, Any]:
+    kept = dict(dumped)
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        is_default = value == field.get_default(call_default_factory=True)
+        if Added.SINCE in field.metadata and is_default:
+            kept.pop(name, None)
+        elif name in kept:
+            kept[name] = _parts_without_unused(value, kept[name])
+    return kept
+
+
+def _parts_without_unused(value: Any, dumped: Any) -> Any:
+    if isinstance(value, BaseModel) and isinstance(dumped, Mapping):
+        return _without_unused(value, dumped)
+    if isinstance(value, Mapping) and isinstance(dumped, Mapping):
+        return {key: _parts_without_unused(value.get(key), each) for key, each in dumped.items()}
+    if isinstance(value, list | tuple) and isinstance(dumped, list):
+        return [_parts_without_unused(*pair) for pair in zip(value, dumped, strict=True)]
+    return dumped
 
 
 def lacks_device(kind: CampaignKind, raw: dict[str, Any]) -> bool:
