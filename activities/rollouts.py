@@ -1,5 +1,7 @@
 """Bookkeeping of rollouts, groups and campaigns: short calls on the store."""
 
+from temporalio import activity
+
 from activities.implements import implements
 from activities.scoring import score_rollout
 from infra.db.cache import FactCache
@@ -10,6 +12,7 @@ from infra.db.rollouts.groups import GroupRecord
 from infra.db.runs import campaigns, runs
 from infra.db.tasks import selections, task_histories
 from infra.db.training import steps
+from infra.tracking import process_figures
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.curriculum import SHUFFLED
@@ -180,6 +183,7 @@ class RolloutActivities:
             turn_rewards=scored.turns,
             suspicions=suspicions,
         )
+        process_figures.rollout_ended(activity.metric_meter(), ask.stop_reason, ask.verdict)
         return FinishResult(reward=counts, num_turns=num_turns)
 
     @implements(CREATE_GROUP)

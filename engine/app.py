@@ -13,7 +13,6 @@ import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import structlog
@@ -26,6 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.adapter_routes import AdapterRoutes
 from engine.bodies import AbortBody, GenerateBody, PauseBody, parse
+from engine.load_routes import LoadRoutes
 from engine.scheduler import PauseMode, Scheduler
 from engine.sequences import (
     InvalidRequest,
@@ -52,8 +52,15 @@ _log = structlog.get_logger(__name__)
 
 
 class Routes:
-    def __init__(self, engine: EngineThread, scheduler: Scheduler, adapters: AdapterRoutes) -> None:
+    def __init__(
+        self,
+        engine: EngineThread,
+        scheduler: Scheduler,
+        adapters: AdapterRoutes,
+        loads: LoadRoutes,
+    ) -> None:
         self._engine = engine
+        self._loads = loads
         self._scheduler = scheduler
         """Read here without the engine thread: its weight_version and paused flag alone."""
         self._model = scheduler.model
@@ -72,7 +79,6 @@ class Routes:
             Route("/get_model_info", self.model_info, methods=get),
             Route("/server_info", self.server_info, methods=get),
             Route("/get_server_info", self.server_info, methods=get),
-            Route("/v1/loads", self.loads, methods=get),
             Route("/v1/models", self.models, methods=get),
             Route("/pause_generation", self.pause_generation, methods=post),
             Route("/continue_generation", self.continue_generation, methods=post),
@@ -210,19 +216,6 @@ class Routes:
         return JSONResponse(self._describe())
 
     async def server_info(self, request: Request) -> Response:
-        def state(scheduler: Scheduler) -> dict[str, Any]:
-            return {
-                "num_running_reqs": len(scheduler.running),
-                "num_waiting_reqs": scheduler.num_queued,
-                "num_generated_tokens": scheduler.num_generated_tokens,
-                "num_prompt_tokens": scheduler.num_prompt_tokens,
-                "num_cached_tokens": scheduler.num_cached_tokens,
-                "paused": scheduler.paused,
-                # Not SGLang's: what infra.policy.engines.paused reads.
-                "paused_s": scheduler.paused_s,
-            }
-
-        internal = await self._engine.call(state)
         return JSONResponse(
             {
                 **self._describe(),
@@ -232,33 +225,8 @@ class Routes:
                 "enable_lora": self._adapters.takes_any,
                 "stream_interval": INTERVAL_TOKENS,
                 "incremental_streaming_output": True,
-                "internal_states": [internal],
+                "internal_states": [await self._loads.internal_state()],
                 "version": f"mainspring-{__version__}",
-            }
-        )
-
-    async def loads(self, request: Request) -> Response:
-        def state(scheduler: Scheduler) -> dict[str, Any]:
-            tokens = sum(len(sequence.ids) for sequence in scheduler.running)
-            capacity = scheduler.max_batch * self._model.context_length
-            return {
-                "dp_rank": 0,
-                "num_running_reqs": len(scheduler.running),
-                "num_waiting_reqs": scheduler.num_queued,
-                "num_used_tokens": tokens,
-                "num_total_tokens": tokens,
-                "max_total_num_tokens": capacity,
-                "max_running_requests": scheduler.max_batch,
-                "token_usage": tokens / capacity,
-                "utilization": len(scheduler.running) / scheduler.max_batch,
-            }
-
-        load = await self._engine.call(state)
-        return JSONResponse(
-            {
-                "timestamp": datetime.now(UTC).isoformat(),
-                "version": f"mainspring-{__version__}",
-                "loads": [load | {"timestamp": time.time()}],
             }
         )
 
@@ -384,10 +352,10 @@ def _refusal(
 
 
 def make_app(engine: EngineThread, scheduler: Scheduler, *, api_key: str = "") -> ASGIApp:
-    adapters = AdapterRoutes(engine, scheduler)
-    routes = Routes(engine, scheduler, adapters).table()
+    adapters, loads = AdapterRoutes(engine, scheduler), LoadRoutes(engine, scheduler)
+    routes = Routes(engine, scheduler, adapters, loads).table()
     app = Starlette(
-        routes=routes + adapters.table() + UpdateRoutes(engine).table(),
+        routes=routes + adapters.table() + loads.table() + UpdateRoutes(engine).table(),
         middleware=[Middleware(_Failures)],
         exception_handlers={
             SchemaViolation: _refusal(str, 400),

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import structlog
+from temporalio.common import MetricMeter
 from temporalio.worker import Worker
 
 from infra.db.database import Database
 from infra.db.nodes import nodes
 from infra.sandbox.backends import Backends
+from infra.tracking import process_figures
 from mainspring import __version__
 from mainspring.errors import DatabaseError
 from mainspring.protocol.timeouts import NODE_BEAT_S
@@ -36,6 +38,7 @@ class NodePulse:
         backends: Backends,
         images: Callable[[], list[str]],
         shared: Callable[[], list[Worker]],
+        meter: MetricMeter,
     ) -> None:
         """`images` lists those present, and may block; `shared` makes the workers of the shared
         queues, anew each time the node begins to take work."""
@@ -44,6 +47,7 @@ class NodePulse:
         self._backends = backends
         self._list_images = images
         self._make_shared = shared
+        self._meter = meter
         self._started = time.monotonic()
         self._images: list[str] = []
         self._images_at = -IMAGES_EVERY_S
@@ -66,7 +70,9 @@ class NodePulse:
         for _, running in self._polling:
             if running.done():
                 running.result()
-        draining = await nodes.beat(self._db, await self._said())
+        said = await self._said()
+        draining = await nodes.beat(self._db, said)
+        process_figures.node_state(self._meter, said, draining=draining)
         if draining != self._admission.draining:
             log.info("the node drains" if draining else "the node takes new work again")
         self._admission.draining = draining

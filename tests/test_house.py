@@ -240,6 +240,7 @@ OWN_CLOCK = {
     "cli/bench/bench_scale.py": "one machine measures itself",
     "cli/bench/simulate/playing.py": "one machine measures itself",
     "engine/app.py": "what SGLang's routes tell, read by nothing of ours",
+    "engine/load_routes.py": "likewise",
     "engine/sequences.py": "what SGLang's routes tell, read by nothing of ours",
     "infra/sandbox/containers/images.py": "images of this host, by a file of this host",
     "infra/sandbox/containers/image_record.py": "images of this host, by a file of this host",

@@ -17,6 +17,7 @@ from gateway.app import make_app
 from gateway.durable import DurableAnswers
 from gateway.edge.dialling import Dialling, Edge, edge_at
 from gateway.edge.secret import edge_secret
+from gateway.metered import Metered
 from gateway.server import Tls, serve
 from gateway.sessions.session_desk import SessionDesk
 from infra.db.cache import FactCache
@@ -58,10 +59,9 @@ async def _run(
         served = ServedCampaigns(db, over_http)
         notices = Notices(settings.session_url, CHANNEL)
         cache = FactCache(db)
-        app = make_app(
-            DurableAnswers(db, link.client, cache, notices, served),
-            SessionDesk(db, link.client, cache),
-        )
+        desk = SessionDesk(db, link.client, cache)
+        answers = DurableAnswers(db, link.client, cache, notices, served)
+        app = Metered(make_app(answers, desk), link.meter)
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -41,6 +41,7 @@ from infra.sandbox.containers.image_names import parse_mirrors
 from infra.sandbox.containers.images import present_images
 from infra.sandbox.pool import WarmPool
 from infra.sandbox.protocol import BackendUnavailable
+from infra.temporal.log import runtime
 from infra.temporal.takeover import end_attempts, worker_identity
 from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import DatabaseError, ServiceError
@@ -179,6 +180,7 @@ def make_node(
             backends,
             images or (present_images if by_docker else list),
             shared,
+            runtime(settings.metrics_address).metric_meter,
         ),
         Reaper(db, node, backends, held),
         held,

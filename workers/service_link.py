@@ -12,11 +12,13 @@ from typing import NoReturn
 
 import structlog
 from temporalio.client import Client
+from temporalio.common import MetricMeter
 from temporalio.service import RPCError
 
 from infra.db.database import Database
 from infra.db.store import StoreId, clock_off_s, identity, namespace
 from infra.temporal.connection import ForeignNamespace, check_owner, connect
+from infra.temporal.log import runtime
 from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import DatabaseError, ServiceError
 from mainspring.words.figures import clock_told
@@ -46,14 +48,19 @@ class ServiceLink:
         db: Database,
         *,
         name: str | None = None,
-        metrics_address: str = "",
     ) -> "ServiceLink":
-        """`name`: of the process, for Temporal. `metrics_address`: where it answers Prometheus.
-        Raises TemporalError, ForeignNamespace, OtherNamespace, DatabaseError and ConfigError."""
-        client = await connect(settings, db, name=name, metrics_address=metrics_address)
+        """`name`: of the process, for Temporal. Raises TemporalError, ForeignNamespace,
+        OtherNamespace, DatabaseError and ConfigError."""
+        address = settings.metrics_address
+        client = await connect(settings, db, name=name, metrics_address=address)
         if clock_note := clock_told(await clock_off_s(db)):
             log.warning("this machine's clock is off", told=clock_note)
         return cls(settings, client, await identity(db), db)
+
+    @property
+    def meter(self) -> MetricMeter:
+        """For what the process counts; without an address for Prometheus nothing is kept."""
+        return runtime(self.settings.metrics_address).metric_meter
 
     def announce(self, role: str, queue: str, **more: object) -> None:
         """The first line of a worker's log: what it is and whom it works for."""

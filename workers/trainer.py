@@ -28,7 +28,6 @@ from infra.db.training.trainers import TrainerLease
 from infra.log_setup import set_up
 from infra.policy.serving import weights_of
 from infra.temporal.faults import Faults
-from infra.temporal.log import runtime
 from infra.temporal.takeover import end_attempts, worker_identity
 from infra.tracking.gauges import Gauges
 from mainspring.config.settings import Settings, load_settings
@@ -88,12 +87,7 @@ def main(home: Path | None, name: str, *, standby: bool = False) -> None:
 async def _run(settings: Settings, name: str, standby: bool) -> None:
     campaign = campaign_id(name)
     async with open_database(settings, PoolRole.TRAINER) as db:
-        link = await ServiceLink.open(
-            settings,
-            db,
-            name=worker_identity(trainer_queue(campaign)),
-            metrics_address=settings.metrics_address,
-        )
+        link = await ServiceLink.open(settings, db, name=worker_identity(trainer_queue(campaign)))
         async with Worker(
             link.client,
             task_queue=waiting_trainer_queue(campaign),
@@ -131,8 +125,8 @@ async def _train(
     retrains: bool,
 ) -> None:
     """`retrains`: the campaign trains stored batches alone, and its workflow is run here too."""
-    campaign, address = lease.campaign, settings.metrics_address
-    gauges = Gauges(runtime(address).metric_meter, campaign) if address else None
+    campaign = lease.campaign
+    gauges = Gauges(link.meter, campaign) if settings.metrics_address else None
     backend = RayTrainer(settings.home, ranks)
     training = SftTrainingActivities(db, settings.home, backend, lease.epoch)
     weights = partial(weights_of, db, api_key=settings.policy_api_key)

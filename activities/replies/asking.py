@@ -21,6 +21,7 @@ from infra.policy.protocol import MadeReply, NoEngineAnswered, Policy, ReplyRequ
 from infra.policy.replies.endpoint_errors import EndpointRefusing, StrayRefusal
 from infra.policy.serving import ServedCampaigns
 from infra.temporal.heartbeat import Beat
+from infra.tracking import process_figures
 from mainspring.errors import ConfigError, DatabaseError, EngineBusy
 from mainspring.programs.matching import StoredCall
 from mainspring.programs.request import ModelRequest
@@ -133,7 +134,9 @@ async def _stored(question: Question, reply: MadeReply, beat: Beat) -> Call:
     until = time.monotonic() + HOLD_S
     while True:
         try:
-            return await question.put(reply)
+            call = await question.put(reply)
+            process_figures.reply_stored(activity.metric_meter(), call)
+            return call
         except DatabaseError as error:
             if time.monotonic() + HOLD_WAIT_S > until:
                 raise

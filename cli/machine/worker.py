@@ -1,6 +1,7 @@
 """`mainspring worker rollout | sandbox | trainer | gateway | edge`: the processes that do the
 work."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,11 +18,28 @@ Port = Annotated[int, typer.Option(min=0, help="Port to listen at; 0: a free one
 TlsCert = Annotated[Path | None, typer.Option(help="Certificate file (PEM); with --tls-key.")]
 TlsKey = Annotated[Path | None, typer.Option(help="Key file of the certificate.")]
 
+
+def _set_metrics_address(given: str | None) -> str | None:
+    if given is not None:
+        os.environ["MAINSPRING_METRICS_ADDRESS"] = given
+    return given
+
+
+MetricsAddress = Annotated[
+    str | None,
+    typer.Option(
+        metavar="IP:PORT",
+        callback=_set_metrics_address,
+        help="Address at which this process answers Prometheus, as 127.0.0.1:9464. Default: "
+        "MAINSPRING_METRICS_ADDRESS, else nowhere.",
+    ),
+]
+
 app = typer.Typer(name="worker", help="Run Mainspring's worker processes.", no_args_is_help=True)
 
 
 @app.command("rollout")
-def rollout(home: Home = None) -> None:
+def rollout(home: Home = None, metrics_address: MetricsAddress = None) -> None:
     """Run workflows and model calls. Stateless; start as many as you need."""
     from workers.rollout import main
 
@@ -42,6 +60,7 @@ def sandbox(
             help="On shutdown, keep sandboxes open for the next process on this node.",
         ),
     ] = False,
+    metrics_address: MetricsAddress = None,
 ) -> None:
     """Run a sandbox node: it opens sandboxes and runs the agents' commands in them."""
     from workers.sandbox import main
@@ -60,6 +79,7 @@ def trainer(
             help="While another trainer works, start Ray and import what the ranks need.",
         ),
     ] = False,
+    metrics_address: MetricsAddress = None,
 ) -> None:
     """Train one campaign with Ray and Megatron-core."""
     from workers.trainer import main
@@ -81,6 +101,7 @@ def gateway(
             "outside. Its secret is in MAINSPRING_EDGE_SECRET. Default: MAINSPRING_EDGES."
         ),
     ] = None,
+    metrics_address: MetricsAddress = None,
 ) -> None:
     """Run a gateway: it answers programs that play rollouts. Stateless; run any number."""
     from workers.gateway import main

@@ -62,7 +62,7 @@ class Settings(BaseSettings):
     ray_address: str = ""
     """host:port of the Ray cluster that trainers use; empty: one of their own on their machine."""
     metrics_address: str = ""
-    """ip:port at which the trainer worker answers Prometheus; empty: nowhere."""
+    """ip:port at which a worker process answers Prometheus; empty: nowhere."""
     gateway_addresses: str = ""
     """host:port of the gateways that nodes connect programs to, separated by commas; tls:// before
     one that has a certificate. Empty: the gateways of this home folder."""

@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 from infra.db.database import Database
 from infra.sandbox.backends import BACKENDS, Backends
 from infra.sandbox.protocol import BackendUnavailable
+from infra.temporal.log import runtime
 from mainspring.config.settings import Settings
 from mainspring.ids import NodeId
 from node import beat as node_beat
@@ -23,7 +24,7 @@ async def test_a_database_that_is_away_ends_nothing(
     admission = Admission(NodeId("n"), 1, lambda: 0, Settings(home=tmp_path))
     backends = Backends({name: BackendUnavailable("not here") for name in BACKENDS})
     async with Database.open("postgresql://me@127.0.0.1:1/nothing") as db:
-        beat = NodePulse(db, admission, backends, list, list)
+        beat = NodePulse(db, admission, backends, list, list, runtime().metric_meter)
         with capture_logs() as logs:
             running = asyncio.create_task(beat.run_forever())
             while len(logs) < 3:

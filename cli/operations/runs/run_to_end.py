@@ -19,7 +19,12 @@ from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.runs.campaigns import CampaignRecord
 from mainspring.config.settings import Settings
+from mainspring.errors import ConfigError
 from mainspring.ids import CampaignId
+
+METRICS_PORTS = ("trainer", "trainer-2", "rollout", "sandbox", "gateway")
+"""Members that answer Prometheus, in the order of their ports."""
+MAX_PORT = 65_535
 
 
 async def run_to_end(
@@ -36,7 +41,8 @@ async def run_to_end(
     """How it ended; `watching` shows it meanwhile. Raises MainspringErrors; the run itself may have
     failed without one."""
     logs, link = settings.home / "logs", settings.temporal_link
-    fleet = Fleet(list(members), logs, lambda end: say(f"{end}: started again"))
+    members = with_metrics(members, settings.metrics_address)
+    fleet = Fleet(members, logs, lambda end: say(f"{end}: started again"))
     watch = watching(
         db,
         client,
@@ -58,6 +64,25 @@ async def run_to_end(
             record = await campaigns.get(db, campaign)
             if record.status in campaigns.ENDS:  # else somebody started it again just now
                 return record
+
+
+def with_metrics(members: Sequence[Member], address: str) -> list[Member]:
+    """The members, each answering Prometheus at its own port, counted from that of `address`.
+    Engines answer at their own address."""
+    if not address:
+        return list(members)
+    host, _, first = address.rpartition(":")
+    if not first.isdecimal() or int(first) + len(METRICS_PORTS) > MAX_PORT:
+        raise ConfigError(
+            f"MAINSPRING_METRICS_ADDRESS = {address!r} is no address",
+            remedy=f"give an IP address and a port of this machine with {len(METRICS_PORTS)} free "
+            "ones from it on, as 127.0.0.1:9464",
+        )
+    for member in members:
+        if member.name in METRICS_PORTS:
+            port = int(first) + METRICS_PORTS.index(member.name)
+            member.arguments += ["--metrics-address", f"{host}:{port}"]
+    return list(members)
 
 
 async def _start(
