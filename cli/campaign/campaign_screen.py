@@ -7,8 +7,11 @@ import json
 from typing import Any
 
 from mainspring.status import Verdict
+from mainspring.words.events import lines
 from mainspring.words.figures import duration, number, percent, share_of
 
+NUM_EVENTS = 5
+"""Newest events that are shown."""
 NUM_STEPS = 10
 """Newest steps that are shown; --json has all."""
 OFF_POLICY = {
@@ -73,6 +76,10 @@ def print_one(seen: Any) -> None:
         say(f"blocked    {wait.line(data.made_at)}", "yellow")
     for whose, sentence in seen.clocks.items():
         say(f"clock      {whose}: {sentence}", "yellow")
+    for line in lines(data.events)[-NUM_EVENTS:]:
+        say(f"event      {line.told()}")
+    if len(data.events) > NUM_EVENTS:
+        say(f"           all: `mainspring events {record.id}`", "dim")
     say("")
     if data.supervised is not None:
         return _print_supervised(console, say, seen)
