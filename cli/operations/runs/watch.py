@@ -44,8 +44,10 @@ from mainspring.config.sft import SftConfig
 from mainspring.errors import WorkFailed
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignKind, CampaignStatus
+from mainspring.words.ends import status_words
 from mainspring.words.events import lines as event_lines
-from mainspring.words.waits import ENDED, Wait, doing, waits
+from mainspring.words.wait import Wait, WaitKind
+from mainspring.words.waits import ENDED, doing, waits
 
 PLAIN_EVERY_S = 15.0
 UNCHANGED_EVERY_S = 60.0
@@ -83,9 +85,17 @@ class Moves:
     waits: tuple[Wait, ...] = ()
     lines: tuple[str, ...] = ()
     """The waits, as told."""
+    kinds: tuple[WaitKind, ...] = ()
+    """Kinds of these."""
     warnings: tuple[str, ...] = ()
     happened: tuple[tuple[str, str], ...] = ()
     """The newest event of the last EVENT_S, as a fact."""
+
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        """The first of the waits, each with the word for its kind."""
+        kinds = (kind.value for kind in self.kinds)
+        return list(zip(kinds, self.lines, strict=True))[:NUM_WAITS]
 
 
 class RunWatch:
@@ -163,7 +173,7 @@ class RunWatch:
         masked = f", {seen.num_masked} masked" if seen.num_masked else ""
         facts = [
             *(("doing", each) for each in moves.doing),
-            *(("blocked", each) for each in moves.lines[:NUM_WAITS]),
+            *moves.told,
             *moves.happened,
             *(("warning", each) for each in moves.warnings),
             (
@@ -204,7 +214,7 @@ class RunWatch:
         moves = await self._look(record)
         facts = [
             *(("doing", each) for each in moves.doing),
-            *(("blocked", each) for each in moves.lines[:NUM_WAITS]),
+            *moves.told,
             *moves.happened,
             ("data", f"{data.num_samples:,} samples, {data.num_tokens:,} tokens"),
         ]
@@ -230,7 +240,7 @@ class RunWatch:
         said = f"{seen.num_running} running, {said}{masked}"
         facts = [
             ("rollouts", said),
-            *(("blocked", each) for each in moves.lines[:NUM_WAITS]),
+            *moves.told,
             *moves.happened,
             *(("warning", each) for each in moves.warnings),
         ]
@@ -251,13 +261,16 @@ class RunWatch:
             scene = await look(self._db, self._client, record, self._home)
         except RPCError as error:
             no_answer = f"Temporal, which does not answer: {error.message}"
-            self._moves = Moves(lines=(no_answer,), warnings=told, happened=happened)
+            self._moves = Moves(
+                lines=(no_answer,), kinds=(WaitKind.BLOCKED,), warnings=told, happened=happened
+            )
             return self._moves
         found = waits(scene)
         if self._logs is not None:
             found = starting(found, self._logs.parent, os.getpid())
         lines = tuple(wait.line(scene.at) for wait in found)
-        self._moves = Moves(tuple(doing(scene)), tuple(found), lines, told, happened)
+        kinds = tuple(wait.kind for wait in found)
+        self._moves = Moves(tuple(doing(scene)), tuple(found), lines, kinds, told, happened)
         return self._moves
 
     async def _happened(self) -> tuple[tuple[str, str], ...]:
@@ -269,7 +282,7 @@ class RunWatch:
         facts = Table.grid("", "", padding=(0, 2))
         for fact in shown.facts:
             facts.add_row(*fact)
-        title = Text(plain(f"{_named(record)}: {record.status}"), style="bold")
+        title = Text(plain(f"{_named(record)}: {status_words(record.status)}"), style="bold")
         return Group(title, self._bar, facts, Text(plain(self._ui), style="dim"))
 
     def _print_line(self, status: CampaignStatus, shown: "Shown") -> None:
@@ -285,7 +298,7 @@ class RunWatch:
         if key in recent and quiet_s <= PLAIN_EVERY_S:
             return
         far = f"{shown.unit.removesuffix('s')} {shown.num_done}/{shown.total}"
-        line = f"{status}: {far}, {shown.line}"
+        line = f"{status_words(status)}: {far}, {shown.line}"
         if line == self._line and quiet_s <= UNCHANGED_EVERY_S:
             return
         self._said_at, self._line = now, line
