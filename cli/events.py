@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.options import Home, Json, tell, with_database
+from cli.terminal_text import plain
 from mainspring.ids import CampaignId
 from mainspring.status.event import EventKind
 
@@ -110,7 +111,7 @@ def _print_lines(found: Any) -> None:
     screen = Screen()
     for line in lines(found):
         time = f"{line.at:%Y-%m-%d %H:%M:%S}  "
-        text = time + line.text
+        text = plain(time + line.text)  # before it is folded: what is removed takes no room
         if screen.is_terminal:
             text = textwrap.fill(
                 text,
