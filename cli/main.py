@@ -16,7 +16,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cli import agents, model
+from cli import agents, events, model
 from cli.bench import bench_command as bench
 from cli.campaign import campaign
 from cli.eval import eval
@@ -39,7 +39,8 @@ app = typer.Typer(
 )
 COMMANDS = (
     *(train, sft, stack, backup, serve, doctor),
-    *(tasks, campaign, eval, rollout, worker, node, engine, agents, model, db, temporal, bench),
+    *(tasks, campaign, eval, rollout, events, worker, node, engine, agents, model, db, temporal),
+    bench,
 )
 for module in COMMANDS:
     app.add_typer(module.app)

@@ -20,6 +20,7 @@ from mainspring.agents.program import asked_by
 from mainspring.agents.protocol import Agent, FormatError
 from mainspring.agents.record import Record
 from mainspring.config.agents.judges import QuestionScope
+from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.run import RunConfig
 from mainspring.ids import RolloutId
 from mainspring.status import Player
@@ -106,6 +107,8 @@ class RolloutView:
     """Judgements of the whole rollout."""
     cost: float | None = None
     """Dollars of its calls; None: there is no price, or not all tokens were counted."""
+    model: str | None = None
+    """Model that an evaluation measured; None: a policy of the campaign's own."""
 
     def as_dict(self) -> dict[str, Any]:
         record = self.record
@@ -128,6 +131,7 @@ class RolloutView:
             "program": None if self.program is None else asdict(self.program),
             "judgements": [asdict(judgement) for judgement in self.judgements],
             "cost": self.cost,
+            "model": self.model,
         }
 
 
@@ -174,6 +178,7 @@ async def read(database: Database, rollout: RolloutId) -> RolloutView:
         program=await program_view.read(database, rollout, record.epoch, kind),
         agent=name_of_agent(config, task) if plays else None,
         cost=cost_of_all(replies, config.price),
+        model=config.policy.model if isinstance(config, EvaluationConfig) else None,
     )
 
 

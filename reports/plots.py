@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from infra.db.reading.timings import NEWEST
 from mainspring.rewards.passk import wilson
 from mainspring.status import Sampling
-from reports import figure_plots, speed_plots
+from reports import event_marks, figure_plots, speed_plots
 from reports.axes import any_of, from_zero, legend, line, whole_steps
 from reports.data import HELDOUT_TEMPLATES, ReportData
 from reports.drawing import AMBER, BLUE, CARD, GREEN, INK, RED, VIOLET, svg
@@ -199,6 +199,7 @@ def _reward(axes: "Axes", data: ReportData) -> None:
         )
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    event_marks.mark(axes, data)
     legend(axes, ncols=2)
     whole_steps(axes, "policy version")
 

@@ -235,7 +235,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"fork_server"},
         {"main"},
         {"campaign"},
-        {"agents", "bench", "eval", "machine", "model", "rollout", "tasks", "train"},
+        {"agents", "bench", "eval", "events", "machine", "model", "rollout", "tasks", "train"},
         {"agreement", "options"},
         {"operations", "progress"},
         {"tables"},

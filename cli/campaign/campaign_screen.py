@@ -7,8 +7,13 @@ import json
 from typing import Any
 
 from mainspring.status import Verdict
+from mainspring.words.ends import status_words
+from mainspring.words.events import lines
 from mainspring.words.figures import duration, number, percent, share_of
+from mainspring.words.wait import WaitKind
 
+NUM_EVENTS = 5
+"""Newest events that are shown."""
 NUM_STEPS = 10
 """Newest steps that are shown; --json has all."""
 OFF_POLICY = {
@@ -43,7 +48,7 @@ def print_list(rows: list[dict[str, Any]]) -> None:
         has_share = row["kind"] in ("eval", "regrade") and row["num_scored"]
         share = percent(row["num_resolved"] / row["num_scored"]) if has_share else ""
         created = row["created_at"].replace("T", " ")[:16]
-        status = row["status"].replace("_", " ")
+        status = status_words(row["status"])
         kind = "retrain" if row["retrained_from"] else row["kind"]
         table.add_row(row["name"], kind, status, done, share, created)
     console.print(table)
@@ -64,15 +69,20 @@ def print_one(seen: Any) -> None:
     record, data = seen.record, seen.data
     what = "campaign" if record.kind.value == "train" else record.kind.value
     spent = duration(data.totals.wall_s)
-    say(f"{what} {record.id}: {record.status.value.replace('_', ' ')}, {spent}", "bold")
+    say(f"{what} {record.id}: {status_words(record.status)}, {spent}", "bold")
     if record.error:
         say(f"error      {record.error}", "red")
     for sentence in seen.doing:
         say(f"doing      {sentence}")
     for wait in seen.waits:
-        say(f"blocked    {wait.line(data.made_at)}", "yellow")
+        style = "yellow" if wait.kind is WaitKind.BLOCKED else ""
+        say(f"{wait.kind.value:10} {wait.line(data.made_at)}", style)
     for whose, sentence in seen.clocks.items():
         say(f"clock      {whose}: {sentence}", "yellow")
+    for line in lines(data.events)[-NUM_EVENTS:]:
+        say(f"event      {line.told()}")
+    if len(data.events) > NUM_EVENTS:
+        say(f"           all: `mainspring events {record.id}`", "dim")
     say("")
     if data.supervised is not None:
         return _print_supervised(console, say, seen)

@@ -172,7 +172,8 @@ def print_one(seen: Any, *, only_turn: int | None) -> None:
 def _say_head(say: Any, seen: Any) -> None:
     record = seen.record
     say(f"rollout    {record.id}", "bold")
-    origin = f"policy version {seen.policy_version}"
+    # An evaluation has no versions of its own.
+    origin = f"model {seen.model}" if seen.model else f"policy version {seen.policy_version}"
     if record.player is not Player.POLICY:
         origin = f"{record.player} patch"
     say(f"task       {record.task} ({seen.split}, {origin})")

@@ -238,6 +238,11 @@ async def test_a_worker_that_comes_is_no_advice_to_start_one(tmp_path: Path) -> 
     told = starting(found, tmp_path, 7)
     assert told[0].what == "starting a rollout worker: nothing polls rollout"
     assert told[0].remedy == f"process 7 is starting it: see {tmp_path / 'logs'}"
+    assert [wait.kind.value for wait in told] == ["starting", "blocked"]
+    assert told[1] == found[1]
+    # After Ctrl-C the command brings all of them, and not the first of four.
+    told = starting(found, tmp_path, None, "mainspring train --name a")
+    assert told[0].remedy == "run `mainspring train --name a`: it brings all workers of this run"
     assert told[1] == found[1]
 
 

@@ -10,6 +10,7 @@ from temporalio.service import RPCError
 
 from cli.operations.machine.supervisor import Supervisor, starting
 from cli.operations.runs.seen_waits import look
+from cli.operations.runs.stored_run import resuming
 from infra.db.connect import with_recorded_namespace
 from infra.db.database import Database
 from infra.db.naming import campaign_named
@@ -82,5 +83,12 @@ async def _moves(
         return (), (Wait(error.message, error.remedy),)
     except RPCError as error:
         return (), (Wait(f"Temporal refused: {error.message}"),)
-    all_waits = starting(waits(scene), settings.home, Supervisor(settings.home, record.id).pid())
+    supervisor = Supervisor(settings.home, record.id)
+    again = resuming(record.kind, record.id, retrained_from=record.retrained_from)
+    all_waits = starting(
+        waits(scene),
+        settings.home,
+        supervisor.pid(),
+        again if supervisor.was_here() else "",
+    )
     return tuple(doing(scene)), tuple(all_waits)

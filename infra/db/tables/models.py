@@ -24,6 +24,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from infra.db.tables import change_rows as change_rows
 from infra.db.tables import cross_test_rows as cross_test_rows
 from infra.db.tables import engine_rows as engine_rows
+from infra.db.tables import event_rows as event_rows
 from infra.db.tables import judgement_rows as judgement_rows
 from infra.db.tables import lease_rows as lease_rows
 from infra.db.tables import program_rows as program_rows
