@@ -20,6 +20,7 @@ from infra.db.fence import UnknownId
 from infra.db.runs import campaigns
 from mainspring.errors import DatabaseError, MainspringError, UsageError
 from view.access import AccessGuard
+from view.live import live
 from view.page import Page
 from view.page_request import PageRequest, url
 from view.pages import ALL
@@ -43,6 +44,7 @@ def make_app(viewer: Viewer, *, hosts: Collection[str] = (), token: str = "") ->
     none is required."""
     routes = [
         Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
+        Route("/live/c/{name}", _with(viewer, live)),
         Route("/o/{rollout:path}", _with(viewer, output)),
         Route("/w/{workflow:path}", _to_page),
         *(Route(path, _endpoint(viewer, page)) for page in ALL for path in _addresses(page.path)),
@@ -94,7 +96,8 @@ def _asked(request: Request) -> tuple[PageRequest, bool]:
     if is_json and path:
         last = list(path)[-1]
         path[last] = path[last].removesuffix(_JSON)
-    return PageRequest(path, query), is_json
+    every = {name: request.query_params.getlist(name) for name in query}
+    return PageRequest(path, query, every), is_json
 
 
 def _json(document: Any, status: int = 200) -> Response:

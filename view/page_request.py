@@ -3,7 +3,7 @@
 Pure. Imported by `app` and by pages.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote, urlencode
 
@@ -15,6 +15,8 @@ class PageRequest:
     path: Mapping[str, str]
     query: Mapping[str, str] = field(default_factory=dict)
     """The first value of each name."""
+    all_values: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """All values of each name, in their order."""
 
     def number(self, name: str, default: int | None = None) -> int | None:
         """A whole number of the query. Raises UsageError."""

@@ -45,6 +45,8 @@ class Viewer:
         self._opening = asyncio.Lock()
         self._client: Client | None = None
         self._kept: dict[Any, tuple[float, asyncio.Future[Any]]] = {}
+        self.pollers: dict[Any, Any] = {}
+        """What asks for a campaign while it is looked at, by campaign (`live`)."""
         self.settings: Settings = load_settings(home)
 
     @asynccontextmanager

@@ -180,6 +180,27 @@ async def passes(db: Database, campaign: CampaignId) -> dict[Player, Passes]:
     return {player: counts.get(player, Passes(0, 0)) for player in Player}
 
 
+async def in_run(db: Database, campaign: CampaignId) -> dict[TaskId, Verification]:
+    """Each task that the run looked at, by what this run alone found."""
+    gold, empty = (
+        (RolloutRow.player == player) & HAS_VERDICT for player in (Player.GOLD, Player.EMPTY)
+    )
+    resolved = RolloutRow.verdict == Verdict.RESOLVED
+    async with db.transaction() as connection:
+        rows = await connection.execute(
+            select(
+                RolloutRow.task_id,
+                func.count().filter(gold, DONE),
+                func.count().filter(gold & resolved, DONE),
+                func.count().filter(empty, DONE),
+                func.count().filter(empty & resolved, DONE),
+            )
+            .where(RolloutRow.campaign_id == campaign)
+            .group_by(RolloutRow.task_id)
+        )
+        return {TaskId(task): _verification(*counted) for task, *counted in rows}
+
+
 def in_words(counts: Mapping[Player, Passes]) -> str:
     """Words for the kinds of patches that were graded."""
     names = {Player.GOLD: "gold patches", Player.EMPTY: "empty patches", Player.EXPLOIT: "exploits"}
