@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 from starlette.applications import Starlette
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
@@ -39,16 +40,31 @@ _WORKFLOWS = {"rollout": "r", "group": "groups", "evaluation": "groups", "campai
 """Beginnings of workflow ids, and the pages that they lead to."""
 
 
+class _WholeConvertor(Convertor[str]):
+    """The rest of a path, whatever characters it has: ids of tasks may hold line breaks."""
+
+    regex = r"[\s\S]*"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("whole", _WholeConvertor())
+
+
 def make_app(viewer: Viewer, *, hosts: Collection[str] = (), token: str = "") -> Any:
     """`hosts`: names that the viewer answers to beside those of loopback. `token`: empty, where
     none is required."""
     routes = [
         Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
         Route("/live/c/{name}", _with(viewer, live)),
-        Route("/o/{rollout:path}", _with(viewer, output)),
-        Route("/w/{workflow:path}", _to_page),
+        Route("/o/{rollout:whole}", _with(viewer, output)),
+        Route("/w/{workflow:whole}", _to_page),
         *(Route(path, _endpoint(viewer, page)) for page in ALL for path in _addresses(page.path)),
-        Route("/{rest:path}", _with(viewer, _unknown)),
+        Route("/{rest:whole}", _with(viewer, _unknown)),
     ]
     return AccessGuard(Starlette(routes=routes), hosts, token)
 

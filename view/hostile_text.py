@@ -78,6 +78,12 @@ def _box(character: str, times: int) -> Markup:
     return Markup('<span class="box" title="U+{:04X}">{}</span>').format(code, name)
 
 
+def visible(text: str) -> str:
+    """`text` for an attribute or a title, which draw no boxes: a mark stands for what is not
+    seen."""
+    return "".join(each if each.isprintable() else "\ufffd" for each in text)
+
+
 @dataclass(frozen=True, slots=True)
 class Excerpt:
     """A text's beginning and end."""

@@ -10,6 +10,7 @@ from datetime import datetime
 from markupsafe import Markup
 
 from mainspring.words.figures import duration
+from view.hostile_text import visible
 
 WIDTH, ROW, LABEL = 720, 18, 150
 MAX_CHARS = 22
@@ -41,7 +42,8 @@ def lanes(title: str, rows: Sequence[Lane]) -> Markup:
     parts = []
     for place, row in enumerate(rows):
         y = ROW * place
-        label = row.label if len(row.label) <= MAX_CHARS else row.label[: MAX_CHARS - 3] + "..."
+        label = visible(row.label)
+        label = label if len(label) <= MAX_CHARS else label[: MAX_CHARS - 3] + "..."
         parts.append(Markup('<text x="0" y="{}" class="tick">{}</text>').format(y + 13, label))
         for span in row.spans:
             x = LABEL + (WIDTH - LABEL) * (span.start - start).total_seconds() / whole_s
@@ -51,7 +53,7 @@ def lanes(title: str, rows: Sequence[Lane]) -> Markup:
                 Markup(
                     '<rect x="{:.1f}" y="{}" width="{:.1f}" height="{}" class="fill-{}">'
                     "<title>{}: {}</title></rect>"
-                ).format(x, y + 3, max(width, 1.0), ROW - 6, span.kind, span.word, took)
+                ).format(x, y + 3, max(width, 1.0), ROW - 6, span.kind, visible(span.word), took)
             )
     axis = ROW * len(rows) + 14
     for share, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):

@@ -37,6 +37,7 @@ def environment() -> Environment:
     made.filters |= {
         "drawn": lambda text: hostile_text.drawn(hostile_text.bounded(str(text))),
         "short": _short,
+        "visible": hostile_text.visible,
         "number": lambda value, digits=2: figures.number(value, digits),
         "duration": figures.duration,
         "percent": figures.percent,
@@ -101,12 +102,7 @@ def _short(text: Any, length: int = 60) -> Markup:
     if len(line) <= length:
         return hostile_text.drawn(line)
     shown, whole = hostile_text.drawn(line[: length - 3]), hostile_text.bounded(line[:1000])
-    return Markup('<span title="{}">{}...</span>').format(_attribute(whole), shown)
-
-
-def _attribute(text: str) -> str:
-    """Without what an attribute cannot draw as a box."""
-    return "".join(each if each.isprintable() else "?" for each in text)
+    return Markup('<span title="{}">{}...</span>').format(hostile_text.visible(whole), shown)
 
 
 def _when(at: datetime | None) -> Markup:

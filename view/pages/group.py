@@ -139,6 +139,6 @@ async def read_step(viewer: Viewer, asked: PageRequest) -> StepPage:
 
 
 PAGES = (
-    Page("/c/{name}/groups/{group:path}", "group.html.j2", read),
+    Page("/c/{name}/groups/{group:whole}", "group.html.j2", read),
     Page("/c/{name}/steps/{step}", "step.html.j2", read_step),
 )

@@ -296,4 +296,4 @@ def _span(kind: str, word: str, at: datetime, seconds: float) -> Span:
     return Span(kind, word, min(at, other), max(at, other))
 
 
-PAGES = (Page("/r/{rollout:path}", "rollout.html.j2", read),)
+PAGES = (Page("/r/{rollout:whole}", "rollout.html.j2", read),)

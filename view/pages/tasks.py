@@ -140,5 +140,5 @@ async def read_task(viewer: Viewer, asked: PageRequest) -> TaskPage:
 
 PAGES = (
     Page("/c/{name}/tasks", "tasks.html.j2", read_matrix),
-    Page("/t/{task:path}", "task.html.j2", read_task),
+    Page("/t/{task:whole}", "task.html.j2", read_task),
 )
