@@ -17,6 +17,8 @@ from view.page_request import PageRequest
 from view.viewer import Viewer
 
 SIZE = 50
+FACETS_KEPT_S = 10.0
+"""Counts read every rollout that matches: from page to page they are kept."""
 CHOICES = (*FACETS, "group")
 
 
@@ -51,13 +53,20 @@ async def read(viewer: Viewer, asked: PageRequest) -> RolloutsPage:
             after=None if after is None else await rollout_named(db, after),
             size=SIZE,
         )
+
+    async def count() -> Mapping[str, Sequence[tuple[str, int]]]:
+        async with viewer.part("the counts beside the list of rollouts") as db:
+            return await rollout_pages.facets(db, record.id, record.config, chosen)
+
+    key = ("facets", record.id, tuple(sorted(chosen.items())))
+    counts = await viewer.kept(key, FACETS_KEPT_S, count)
     return RolloutsPage(
         campaign=record.id,
         kind=record.kind,
         status=record.status,
         rows=found.rows,
         chosen=chosen,
-        facets=found.facets,
+        facets=counts,
         num_matching=min(found.num_matching, MANY),
         is_more=found.num_matching > MANY,
         next_after=found.after,

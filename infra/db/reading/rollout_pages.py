@@ -94,8 +94,6 @@ class FoundPage:
     """Last row, where more follow it."""
     num_matching: int
     """At most MANY + 1."""
-    facets: Mapping[str, Sequence[tuple[str, int]]]
-    """Values with their counts among all that match, the most frequent first."""
 
 
 async def page(
@@ -122,21 +120,28 @@ async def page(
         found = [ListedRollout(*row) for row in rows]
         matching = _joined(select(RolloutRow.id)).where(*conditions).limit(MANY + 1).subquery()
         total = await connection.scalar(select(func.count()).select_from(matching))
-        facets = await connection.execute(_counts(columns, conditions))
-        counts: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
-        for *values, size_of in facets:
+    after_last = found[size - 1].id if len(found) > size else None
+    return FoundPage(tuple(found[:size]), after_last, total or 0)
+
+
+async def facets(
+    db: Database, campaign: CampaignId, config: AnyRun, chosen: Mapping[str, str]
+) -> dict[str, list[tuple[str, int]]]:
+    """Values of each of FACETS with their counts among all rollouts for which all of `chosen` hold,
+    the most frequent first. Reads them all, so it costs more than a page."""
+    columns = _columns(config)
+    conditions = [RolloutRow.campaign_id == campaign]
+    conditions += [_is(columns[name], value) for name, value in chosen.items()]
+    counts: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+    async with db.snapshot() as connection:
+        for *values, num in await connection.execute(_counts(columns, conditions)):
             for name, value in zip(FACETS, values, strict=True):
                 if value is not None:
-                    counts[name].append((value, size_of))
-    return FoundPage(
-        tuple(found[:size]),
-        found[size - 1].id if len(found) > size else None,
-        total or 0,
-        {
-            name: sorted(counts[name], key=lambda each: (-each[1], each[0]))[:FACET_VALUES]
-            for name in FACETS
-        },
-    )
+                    counts[name].append((value, num))
+    return {
+        name: sorted(counts[name], key=lambda each: (-each[1], each[0]))[:FACET_VALUES]
+        for name in FACETS
+    }
 
 
 def _columns(config: AnyRun) -> dict[str, ColumnElement[str]]:
