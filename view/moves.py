@@ -1,4 +1,4 @@
-"""What runs do now and wait for, kept for seconds and shared by all readers.
+"""Activities and waits of runs, kept for seconds and shared by all readers.
 
 Invariant: Temporal that does not answer is a sentence on the page and no error of it. Imported by
 pages.
@@ -19,31 +19,31 @@ KEPT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
+class RunMoves:
     doing: tuple[str, ...] = ()
     waits: tuple[str, ...] = ()
     """One sentence each, what blocks most first."""
 
 
-async def moves(viewer: Viewer, record: CampaignRecord) -> Moves:
+async def moves(viewer: Viewer, record: CampaignRecord) -> RunMoves:
     """Empty for a run that has ended."""
     if record.status in ENDED:
-        return Moves()
+        return RunMoves()
     return await viewer.kept(("moves", record.id), KEPT_S, lambda: _look(viewer, record))
 
 
-async def _look(viewer: Viewer, record: CampaignRecord) -> Moves:
+async def _look(viewer: Viewer, record: CampaignRecord) -> RunMoves:
     if error := campaigns.not_whole(record.id, record.incomplete):
-        return Moves(waits=(_sentence(error.message, error.remedy),))
+        return RunMoves(waits=(_sentence(error.message, error.remedy),))
     try:
         async with viewer.part("what the run waits for") as db:
             scene = await look(db, await viewer.temporal(), record, viewer.settings.home)
     except TemporalError as error:
-        return Moves(waits=(_sentence(error.message, error.remedy),))
+        return RunMoves(waits=(_sentence(error.message, error.remedy),))
     except RPCError as error:
-        return Moves(waits=(f"Temporal refused: {error.message}",))
+        return RunMoves(waits=(f"Temporal refused: {error.message}",))
     found: list[Wait] = waits(scene)
-    return Moves(tuple(doing(scene)), tuple(wait.line(scene.at) for wait in found))
+    return RunMoves(tuple(doing(scene)), tuple(wait.line(scene.at) for wait in found))
 
 
 def _sentence(message: str, remedy: str) -> str:

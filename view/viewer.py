@@ -46,7 +46,7 @@ class Viewer:
         self._client: Client | None = None
         self._kept: dict[Any, tuple[float, asyncio.Future[Any]]] = {}
         self.pollers: dict[Any, Any] = {}
-        """What asks for a campaign while it is looked at, by campaign (`live`)."""
+        """Pollers of campaigns that are looked at, by campaign (`live`)."""
         self.settings: Settings = load_settings(home)
 
     @asynccontextmanager

@@ -28,7 +28,7 @@ from mainspring.status import (
 )
 from mainspring.training.watched import warnings
 from mainspring.words.waits import ENDED
-from view.moves import Moves, moves
+from view.moves import RunMoves, moves
 from view.page import Page
 from view.page_request import PageRequest
 from view.pages.run_results import RunResults, results_of
@@ -65,7 +65,7 @@ class CampaignPage:
     phases: Mapping[RolloutPhase, int]
     oldest: tuple[str, datetime] | None
     groups: Sequence[GroupLine]
-    moves: Moves
+    moves: RunMoves
     workflow: str
     results: RunResults | None
 

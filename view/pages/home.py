@@ -16,7 +16,7 @@ from infra.db.runs.campaigns import CampaignRecord
 from mainspring.errors import MainspringError
 from mainspring.status import CampaignKind, CampaignStatus, NodeStatus
 from mainspring.words.waits import ENDED
-from view.moves import Moves, moves
+from view.moves import RunMoves, moves
 from view.page import Page
 from view.page_request import PageRequest
 from view.viewer import Viewer
@@ -39,7 +39,7 @@ class RunLine:
     """Planned; None: it is no training campaign."""
     progress: ListedProgress
     rewards: Sequence[float | None]
-    moves: Moves
+    moves: RunMoves
 
 
 @dataclass(frozen=True, slots=True)

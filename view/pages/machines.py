@@ -45,7 +45,7 @@ async def read_nodes(viewer: Viewer, asked: PageRequest) -> NodesPage:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class RunFleet:
     campaign: str
     status: str
     is_over: bool
@@ -54,7 +54,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class EnginesPage:
-    fleets: Sequence[Fleet]
+    fleets: Sequence[RunFleet]
     """Engines of the runs, those that are under way first."""
 
 
@@ -71,7 +71,7 @@ async def read_engines(viewer: Viewer, asked: PageRequest) -> EnginesPage:
             members = await engines.members(db, record.id, record.config.policy.engines)
             if members:
                 is_over = record.status in ENDED
-                fleets.append(Fleet(record.id, record.status, is_over, members))
+                fleets.append(RunFleet(record.id, record.status, is_over, members))
     return EnginesPage(sorted(fleets, key=lambda fleet: fleet.is_over))
 
 

@@ -51,7 +51,7 @@ class RunResults:
     verifications: Mapping[str, int]
     """Tasks by what a verification found."""
     graded: str
-    """What a verification graded, in words."""
+    """Patches that a verification graded, in words."""
     data: StoredSftData | None
     """Samples of a supervised run."""
     model: str | None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from infra.db.naming import campaign_named, task_named
 from infra.db.reading import task_results
 from infra.db.reading.rollout_pages import ListedRollout
-from infra.db.reading.task_results import Scored, TaskOfRun
+from infra.db.reading.task_results import TaskOfRun, TaskScore
 from infra.db.tasks import tasks as stored_tasks
 from infra.db.tasks import verifications
 from mainspring.errors import UsageError
@@ -29,7 +29,7 @@ ROLLOUTS = 100
 @dataclass(frozen=True, slots=True)
 class MatrixRow:
     task: str
-    versions: Mapping[int, Scored]
+    versions: Mapping[int, TaskScore]
     learnt_at: int | None
     """The first version that resolved it; None: none did."""
     is_forgotten: bool
@@ -85,7 +85,7 @@ async def read_matrix(viewer: Viewer, asked: PageRequest) -> TasksPage:
     )
 
 
-def _row(task: str, versions: Mapping[int, Scored]) -> MatrixRow:
+def _row(task: str, versions: Mapping[int, TaskScore]) -> MatrixRow:
     scored = [version for version, each in sorted(versions.items()) if each.num_scored]
     solved = [version for version in scored if versions[version].num_resolved]
     return MatrixRow(

@@ -116,7 +116,7 @@ async def groups_of_step(
 
 
 async def group(connection: AsyncConnection, id: GroupId) -> GroupLine | None:
-    """None: it is not stored."""
+    """The group with its rollouts; None when it is not stored."""
     return next(iter(await _lines(connection, [id])), None)
 
 

@@ -18,7 +18,7 @@ from mainspring.status import CampaignKind
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class TaskScore:
     """Rollouts of one task under one policy version."""
 
     num_scored: int
@@ -33,7 +33,7 @@ class TaskOfRun:
 
     campaign: CampaignId
     kind: CampaignKind
-    versions: Mapping[int, Scored]
+    versions: Mapping[int, TaskScore]
 
 
 _COUNTS = (
@@ -45,7 +45,7 @@ _COUNTS = (
 
 async def matrix(
     connection: AsyncConnection, campaign: CampaignId, split: str | None
-) -> dict[TaskId, dict[int, Scored]]:
+) -> dict[TaskId, dict[int, TaskScore]]:
     """Results by task and policy version. `split`: one of the run's; None: all."""
     chosen = [RolloutRow.campaign_id == campaign]
     if split is not None:
@@ -57,9 +57,9 @@ async def matrix(
         .group_by(RolloutRow.task_id, GroupRow.policy_version)
         .order_by(RolloutRow.task_id, GroupRow.policy_version)
     )
-    found: defaultdict[TaskId, dict[int, Scored]] = defaultdict(dict)
+    found: defaultdict[TaskId, dict[int, TaskScore]] = defaultdict(dict)
     for task, version, *counts in rows:
-        found[TaskId(task)][version] = Scored(*counts)
+        found[TaskId(task)][version] = TaskScore(*counts)
     return dict(found)
 
 
@@ -83,9 +83,9 @@ async def of_task(connection: AsyncConnection, task: TaskId) -> list[TaskOfRun]:
         .group_by(CampaignRow.id, GroupRow.policy_version)
         .order_by(CampaignRow.created_at.desc(), CampaignRow.id, GroupRow.policy_version)
     )
-    runs: dict[str, tuple[CampaignKind, dict[int, Scored]]] = {}
+    runs: dict[str, tuple[CampaignKind, dict[int, TaskScore]]] = {}
     for campaign, kind, version, *counts in rows:
-        runs.setdefault(campaign, (kind, {}))[1][version] = Scored(*counts)
+        runs.setdefault(campaign, (kind, {}))[1][version] = TaskScore(*counts)
     return [TaskOfRun(CampaignId(id), kind, found) for id, (kind, found) in runs.items()]
 
 
