@@ -84,8 +84,9 @@ def _with(viewer: Viewer, answer: Answers) -> Callable[[Request], Awaitable[Resp
 
 def _endpoint(viewer: Viewer, page: Page) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        asked, wants_json = _asked(request)
+        wants_json = False
         try:
+            asked, wants_json = _asked(request)
             shown = await page.read(viewer, asked)
             if wants_json:
                 return _json(shown)
@@ -112,6 +113,8 @@ def _asked(request: Request) -> tuple[PageRequest, bool]:
     if is_json and path:
         last = list(path)[-1]
         path[last] = path[last].removesuffix(_JSON)
+    if any("\0" in text for text in (*path.values(), *query, *query.values())):
+        raise UsageError("the address has a NUL", remedy="no id and no filter has one")
     every = {name: request.query_params.getlist(name) for name in query}
     return PageRequest(path, query, every), is_json
 

@@ -57,6 +57,8 @@ class _Poller:
                     async with asyncio.timeout(SILENT_S), self._changed:
                         await self._changed.wait_for(lambda seen=seen: self.word != seen)
                 except TimeoutError:
+                    if self._task.done():
+                        self._task.result()  # raises what ended it
                     yield ": waiting\n\n"
         finally:
             self.num_readers -= 1
@@ -76,7 +78,7 @@ class _Poller:
                 log.warning("the store does not answer", error=error.message)
             else:
                 async with self._changed:
-                    self.word = word
+                    self.word = self._viewer.words[self._campaign] = word
                     self._changed.notify_all()
             await asyncio.sleep(POLL_S)
 

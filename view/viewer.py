@@ -45,8 +45,10 @@ class Viewer:
         self._opening = asyncio.Lock()
         self._client: Client | None = None
         self._kept: dict[Any, tuple[float, asyncio.Future[Any]]] = {}
-        self.pollers: dict[Any, Any] = {}
+        self.pollers: dict[str, Any] = {}
         """Pollers of campaigns that are looked at, by campaign (`live`)."""
+        self.words: dict[str, str] = {}
+        """The newest word of each of them: another one whenever its page shows something else."""
         self.settings: Settings = load_settings(home)
 
     @asynccontextmanager

@@ -125,7 +125,9 @@ def _interval(evaluation: Evaluation) -> tuple[float, float]:
 async def read(viewer: Viewer, asked: PageRequest) -> CampaignPage:
     async with viewer.part("the run") as db:
         record = await campaign_named(db, asked.path["name"])
-    return await viewer.kept(("campaign", record.id), KEPT_S, lambda: _read(viewer, record))
+    # A reader who has just been told of a change gets no answer from before it.
+    key = ("campaign", record.id, viewer.words.get(record.id, ""))
+    return await viewer.kept(key, KEPT_S, lambda: _read(viewer, record))
 
 
 async def _read(viewer: Viewer, record: CampaignRecord) -> CampaignPage:

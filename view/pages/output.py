@@ -9,6 +9,7 @@ from starlette.responses import Response
 from infra.db.fence import UnknownId
 from infra.db.naming import rollout_named
 from infra.db.rollouts import rollouts, turns
+from mainspring.errors import UsageError
 from view.page_request import PageRequest
 from view.viewer import Viewer
 
@@ -18,6 +19,8 @@ _TYPE = "text/plain; charset=utf-8"
 async def output(viewer: Viewer, request: Request) -> Response:
     """`call` and `index` name a command, `what` else: patch or tests. Raises UnknownId."""
     asked = PageRequest({}, dict(request.query_params))
+    if "\0" in request.path_params["rollout"]:
+        raise UsageError("the address has a NUL", remedy="no id has one")
     async with viewer.part("one output") as db:
         rollout = await rollout_named(db, request.path_params["rollout"])
         record = await rollouts.get(db, rollout)

@@ -106,7 +106,7 @@ async def _verified(
         tally=_together(by_task.values()),
         tasks=tasks[:TASKS_SHOWN],
         num_tasks=len(tasks),
-        verifications=Counter(str(each.verification) for each in tasks),
+        verifications=dict(Counter(str(each.verification) for each in tasks)),
         graded=graded,
         data=None,
         model=None,

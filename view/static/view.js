@@ -57,7 +57,8 @@ function keepFresh() {
     // The browser connects again by itself, and tells the last id that it had.
     const events = new EventSource(live.dataset.live);
     events.addEventListener("changed", refresh);
-  } else if (every) {
+  }
+  if (every) {
     setInterval(() => {
       if (document.querySelector("[data-refresh-s]")) refresh();
     }, 1000 * Number(every.dataset.refreshS));
