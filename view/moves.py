@@ -4,6 +4,7 @@ Invariant: Temporal that does not answer is a sentence on the page and no error 
 pages.
 """
 
+import asyncio
 from dataclasses import dataclass
 
 from temporalio.service import RPCError
@@ -16,6 +17,8 @@ from mainspring.words.waits import ENDED, Wait, doing, waits
 from view.viewer import Viewer
 
 KEPT_S = 5.0
+ANSWERS_S = 2.0
+"""A page waits no longer for what Temporal knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,12 @@ async def moves(viewer: Viewer, record: CampaignRecord) -> RunMoves:
     """Empty for a run that has ended."""
     if record.status in ENDED:
         return RunMoves()
-    return await viewer.kept(("moves", record.id), KEPT_S, lambda: _look(viewer, record))
+    looking = viewer.kept(("moves", record.id), KEPT_S, lambda: _look(viewer, record))
+    try:
+        return await asyncio.wait_for(looking, ANSWERS_S)
+    except TimeoutError:
+        # The answer that comes later is kept, and shown by the next reading of the page.
+        return RunMoves(waits=("Temporal has not answered yet: what it waits for is not known",))
 
 
 async def _look(viewer: Viewer, record: CampaignRecord) -> RunMoves:

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,7 +45,8 @@ class Viewer:
         self._checked_at = 0.0
         self._opening = asyncio.Lock()
         self._client: Client | None = None
-        self._kept: dict[Any, tuple[float, asyncio.Future[Any]]] = {}
+        self._connecting = asyncio.Lock()
+        self._kept: dict[Any, _Kept] = {}
         self.pollers: dict[str, Any] = {}
         """Pollers of campaigns that are looked at, by campaign (`live`)."""
         self.words: dict[str, str] = {}
@@ -86,25 +88,39 @@ class Viewer:
 
     async def temporal(self) -> Client:
         """Raises TemporalError, DatabaseError."""
-        if self._client is None:
-            self._client = await connect(await settled(self.settings, await self._database()))
-        return self._client
+        db = await self._database()
+        async with self._connecting:
+            if self._client is None:
+                self._client = await connect(await settled(self.settings, db))
+            return self._client
 
     async def kept(self, key: Any, for_s: float, ask: Callable[[], Awaitable[T]]) -> T:
         """The answer of `ask`, or the one that was given less than `for_s` ago. Readers at one time
         wait for one answer; one that leaves does not cancel it."""
-        now = time.monotonic()
         known = self._kept.get(key)
-        if known is None or known[0] < now or _has_failed(known[1]):
+        if known is None or known.is_old:
             if len(self._kept) >= MAX_KEPT:
-                self._kept = {k: each for k, each in self._kept.items() if each[0] >= now}
-            known = now + for_s, asyncio.ensure_future(ask())
-            self._kept[key] = known
-        return await asyncio.shield(known[1])
+                self._kept = {k: each for k, each in self._kept.items() if not each.is_old}
+            known = self._kept[key] = _Kept(asyncio.ensure_future(ask()), for_s)
+            known.answer.add_done_callback(known.count_from_now)
+        return await asyncio.shield(known.answer)
 
     async def close(self) -> None:
         await self._open.aclose()
 
 
-def _has_failed(answer: asyncio.Future[Any]) -> bool:
-    return answer.done() and (answer.cancelled() or answer.exception() is not None)
+class _Kept:
+    """An answer, and until when it is given again; while it is asked for, always."""
+
+    def __init__(self, answer: asyncio.Future[Any], for_s: float) -> None:
+        self.answer = answer
+        self._for_s = for_s
+        self._until = inf
+
+    def count_from_now(self, answer: asyncio.Future[Any]) -> None:
+        has_failed = answer.cancelled() or answer.exception() is not None
+        self._until = 0.0 if has_failed else time.monotonic() + self._for_s
+
+    @property
+    def is_old(self) -> bool:
+        return time.monotonic() >= self._until

@@ -79,6 +79,48 @@ async def test_a_query_that_takes_too_long_is_named_by_its_part(
         assert (await client.get("/c/first/tasks")).status_code == 200
 
 
+async def test_temporal_that_stands_still_holds_no_page_up(
+    db: Database, store_url: str, tmp_path: Path
+) -> None:
+    await begin_campaign(db)
+    home = home_of(tmp_path, store_url)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes connections and is silent
+        known = json.loads((home / "stack.json").read_text())
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        known["temporal_address"] = address
+        (home / "stack.json").write_text(json.dumps(known))
+        async with viewer_of(home) as client:
+            async with asyncio.timeout(120):
+                first = await client.get("/c/first")
+                assert first.status_code == 200 and "Temporal has not answered yet" in first.text
+
+                async def is_told() -> bool:
+                    return address in (await client.get("/")).text
+
+                # The reason is shown as soon as it is known.
+                await until(is_told)
+
+
+async def test_answers_are_shared_and_kept_and_failures_are_not(tmp_path: Path) -> None:
+    viewer = Viewer(home_of(tmp_path, "postgresql://x/y"))
+    asked: list[int] = []
+
+    async def ask() -> int:
+        asked.append(len(asked))
+        await asyncio.sleep(0.01)
+        if len(asked) == 1:
+            raise UsageError("not yet")
+        return asked[-1]
+
+    for task in [asyncio.create_task(viewer.kept("key", 60.0, ask)) for _ in range(3)]:
+        with pytest.raises(UsageError):
+            await task
+    assert [await viewer.kept("key", 60.0, ask) for _ in range(3)] == [1, 1, 1]
+    assert await viewer.kept("other", 0.0, ask) == 2 and await viewer.kept("other", 0.0, ask) == 3
+    assert asked == [0, 1, 2, 3]
+    await viewer.close()
+
+
 async def test_only_our_names_are_answered(db: Database, store_url: str, tmp_path: Path) -> None:
     async with viewer_of(home_of(tmp_path, store_url), hosts=("lab.example",)) as client:
         for host, status in (
