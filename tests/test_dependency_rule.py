@@ -17,6 +17,7 @@ ORDER = (
     {"cli"},
     {"workers"},
     {"activities"},
+    {"view"},
     {"node", "reports", "engine", "gateway", "migrations"},
     {"infra", "trainer", "workflows"},
     {"bundled"},

@@ -57,7 +57,7 @@ def print_list(rows: list[dict[str, Any]]) -> None:
             console.print(f"{row['name']}: {row['error']}", soft_wrap=True)
 
 
-def print_one(seen: Any) -> None:
+def print_one(seen: Any, view: str | None = None) -> None:
     """`seen` is a `cli.operations.runs.campaign_view.CampaignView`."""
     from cli.tables import Screen
 
@@ -85,7 +85,7 @@ def print_one(seen: Any) -> None:
         say(f"           all: `mainspring events {record.id}`", "dim")
     say("")
     if data.supervised is not None:
-        return _print_supervised(console, say, seen)
+        return _print_supervised(console, say, seen, view)
     if record.kind.value == "train":
         _print_results(console, data)
         if data.steps:
@@ -148,10 +148,10 @@ def print_one(seen: Any) -> None:
             say(f"           not repeatable from step {first} on (`{command}`)", "yellow")
     if totals.max_logprob_gap is not None:
         say(f"gap        {totals.max_logprob_gap:.1e} largest log-prob gap")
-    _print_places(say, seen)
+    _print_places(say, seen, view)
 
 
-def _print_supervised(console: Any, say: Any, seen: Any) -> None:
+def _print_supervised(console: Any, say: Any, seen: Any, view: str | None) -> None:
     from cli.train.supervised_screen import steps_table
 
     data, run = seen.data, seen.data.supervised
@@ -161,11 +161,13 @@ def _print_supervised(console: Any, say: Any, seen: Any) -> None:
     say(f"data       {run.data.num_samples:,} samples, {run.data.num_tokens:,} tokens{skipped}")
     if run.model:
         say(f"model      {run.model}")
-    _print_places(say, seen)
+    _print_places(say, seen, view)
 
 
-def _print_places(say: Any, seen: Any) -> None:
+def _print_places(say: Any, seen: Any, view: str | None) -> None:
     name = seen.record.id
+    if view is not None:
+        say(f"view       {view}")
     if seen.report:
         say(f"report     {seen.report.absolute().as_uri()}")
     else:

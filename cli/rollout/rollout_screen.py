@@ -139,7 +139,7 @@ def _common_start(ids: list[str]) -> str:
     return re.sub(r"[^-_/.:]*$", "", common)
 
 
-def print_one(seen: Any, *, only_turn: int | None) -> None:
+def print_one(seen: Any, *, only_turn: int | None, view: str | None = None) -> None:
     """`seen` is an `reports.one_rollout.RolloutView`."""
     with _paged() as console:
 
@@ -148,6 +148,8 @@ def print_one(seen: Any, *, only_turn: int | None) -> None:
 
         if only_turn is None:
             _say_head(say, seen)
+            if view is not None:
+                say(f"view       {view}")
             console.rule("issue", align="left")
             say(seen.task.issue)
         for turn in seen.turns:

@@ -24,12 +24,12 @@ from cli.operations.machine.embedded_stack import StackInfo, temporary
 from cli.operations.machine.supervisor import Supervisor, starting
 from cli.operations.runs import campaign_launch as launch
 from cli.operations.runs.local_campaign import until_left
-from cli.operations.runs.seen_waits import look
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.tables.models import CampaignRow
 from infra.db.tasks import tasks
 from infra.temporal.connection import connect
+from infra.temporal.seen_waits import look
 from mainspring.config.evaluations.verification import VerificationConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.settings import Settings, load_settings

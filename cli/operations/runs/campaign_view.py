@@ -9,7 +9,6 @@ from pathlib import Path
 from temporalio.service import RPCError
 
 from cli.operations.machine.supervisor import Supervisor, starting
-from cli.operations.runs.seen_waits import look
 from cli.operations.runs.stored_run import resuming
 from infra.db.connect import with_recorded_namespace
 from infra.db.database import Database
@@ -18,6 +17,7 @@ from infra.db.nodes.clocks import clocks
 from infra.db.runs import campaigns
 from infra.db.runs.campaigns import CampaignRecord
 from infra.temporal.connection import connect, settled
+from infra.temporal.seen_waits import look
 from mainspring.artifacts import layout
 from mainspring.config.settings import USUAL_NAMESPACE, Settings
 from mainspring.errors import TemporalError

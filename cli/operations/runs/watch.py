@@ -1,6 +1,6 @@
 """Live progress of a campaign in the terminal: a redrawn panel, or plain lines without a terminal.
 
-Reads the store and what `cli.operations.runs.seen_waits` sees in Temporal; changes nothing.
+Reads the store and what `infra.temporal.seen_waits` sees in Temporal; changes nothing.
 """
 
 import asyncio
@@ -26,7 +26,6 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from cli.operations.machine.supervisor import starting
-from cli.operations.runs.seen_waits import look
 from cli.tables import Label, Screen, Table
 from cli.terminal_text import plain
 from infra.db.database import Database
@@ -37,6 +36,7 @@ from infra.db.runs import campaigns, events, runs
 from infra.db.runs.campaigns import CampaignRecord
 from infra.db.tasks import verifications
 from infra.db.training import sft
+from infra.temporal.seen_waits import look
 from mainspring.config.any_run import Measurement
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluations.verification import VerificationConfig

@@ -157,6 +157,13 @@ class RolloutRow(Base):
         UniqueConstraint("group_id", "sample_index"),
         Index(None, "campaign_id", "phase"),
         Index(None, "campaign_id", "finished_at"),
+        Index(
+            "ix_rollouts_newest",
+            "campaign_id",
+            text("created_at DESC"),
+            "group_id",
+            "sample_index",
+        ),
         Index("ix_rollouts_playing", "started_at", postgresql_where=text("phase <> 'done'")),
         Index("ix_rollouts_given", "task_id", postgresql_where=text("player <> 'policy'")),
         Index(
