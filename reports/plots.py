@@ -136,8 +136,7 @@ def draw(data: ReportData) -> list[tuple[str, str, str]]:
         ),
         (
             "Time per phase",
-            f"Of one of the newest {NEWEST:,} rollouts, queueing included: median (dot) to 95th "
-            "percentile.",
+            f"Of one of the newest {NEWEST:,} rollouts, queueing included: median (dot) to p95.",
             _timings,
             bool(data.timings),
             1,

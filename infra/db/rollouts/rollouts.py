@@ -18,6 +18,7 @@ from infra.db.rollouts import leftovers
 from infra.db.tables.columns import plain
 from infra.db.tables.event_writes import Event, write
 from infra.db.tables.models import GroupRow, RolloutRow
+from infra.db.tables.rollout_ends import SAMPLED_TOKENS
 from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId
 from mainspring.status import (
     EventKind,
@@ -70,7 +71,7 @@ _NEW_LIFE: dict[str, Any] = {
         (
             *("stop_reason", "verdict", "reward", "reward_parts", "turn_rewards"),
             *("fault", "patch", "patch_note"),
-            *("grade_output", "grade_report", "finished_at"),
+            *("grade_output", "grade_report", "finished_at", "num_sampled_tokens"),
         ),
         null(),
     ),
@@ -298,6 +299,7 @@ async def finish(
         "suspicions": list(suspicions),
         "fault": fault,
         "num_turns": num_turns,
+        "num_sampled_tokens": SAMPLED_TOKENS,
         "phase_s": phase_s,
         "finished_at": func.now(),
     }
@@ -370,11 +372,8 @@ async def _tell_epoch(
 
 async def _of_epoch(db: Database, rollout: RolloutId, epoch: int, column: Any) -> Any:
     async with db.statement() as connection:
-        row = (
-            await connection.execute(
-                select(RolloutRow.epoch, column).where(RolloutRow.id == rollout)
-            )
-        ).one_or_none()
+        asked = select(RolloutRow.epoch, column).where(RolloutRow.id == rollout)
+        row = (await connection.execute(asked)).one_or_none()
     if row is None:
         raise unknown("rollout", rollout)
     if row[0] != epoch:

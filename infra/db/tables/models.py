@@ -206,6 +206,8 @@ class RolloutRow(Base):
     grade_output: Mapped[str | None] = mapped_column(PlainText)
     grade_report: Mapped[dict[str, Any] | None]
     num_turns: Mapped[int] = mapped_column(server_default=text("0"))
+    num_sampled_tokens: Mapped[int | None]
+    """Tokens sampled in its epoch; null: it has not ended, or an older program ended it."""
     phase_s: Mapped[dict[str, float | None]] = mapped_column(server_default=text("'{}'"))
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     started_at: Mapped[datetime | None]
