@@ -15,7 +15,7 @@ from infra.db.cache import FactCache, RolloutFacts
 from infra.db.database import Database
 from infra.db.rollouts import judged_turns, judgements
 from infra.db.rollouts.judgements import JudgeQuestion
-from infra.db.runs import campaigns
+from infra.db.runs import campaigns, events
 from infra.judges.judge import (
     JudgeBusy,
     JudgeFailing,
@@ -33,6 +33,7 @@ from mainspring.rewards.judge_prompts import digest_of, prompt_of
 from mainspring.rewards.scoring import RewardBroken
 from mainspring.rewards.seen import SeenRecord
 from mainspring.rewards.votes import Judgement, Vote, score_of, vote_of
+from mainspring.status import EventKind
 from mainspring.words.causes import shortened
 from mainspring.words.plain_text import plain
 
@@ -119,6 +120,11 @@ class JudgeActivities:
         missing = refused[0].message if refused else None
         if failing and not refused:
             missing = _given_up(asked, failing, beat)
+            judge = asked.question.judge
+            event = events.Event(
+                EventKind.JUDGE_FAILED, judge, f"judge {judge}: {missing}", asked.facts.campaign
+            )
+            await events.tell(self._db, event)
         return await self._settle(
             asked.question, digest_of(asked.prompt), asked.config.votes, given, missing
         )

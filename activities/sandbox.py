@@ -16,6 +16,7 @@ from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.fence import Fenced
 from infra.db.rollouts import rollouts, snapshots, turns
+from infra.db.runs import events
 from infra.environments.hosted import HostedWorld
 from infra.sandbox.protocol import SandboxBroken, SandboxLost, SandboxRefused
 from infra.temporal.faults import SandboxDiverged
@@ -41,7 +42,7 @@ from mainspring.protocol.rollout import (
     SandboxInput,
     SandboxRef,
 )
-from mainspring.status import RolloutPhase
+from mainspring.status import EventKind, RolloutPhase
 from mainspring.trajectories.turns import Execution
 from node.capacity import Admission
 from node.held_sandboxes import HeldSandboxes
@@ -187,8 +188,23 @@ class SandboxActivities:
                         f"{now.reward}, recorded was {before.reward}"
                     )
             await rollouts.set_phase(self._db, ask.rollout, ask.epoch, RolloutPhase.RUNNING)
+            num_again = sum(each.call >= num_restored for each in executions)
+            await self._tell_rebuilt(ask, num_again)
             num_turns = executions[-1].call + 1 if executions else 0
             return RestoreResult(rollout=ask.rollout, epoch=ask.epoch, num_turns=num_turns)
+
+    async def _tell_rebuilt(self, ask: SandboxInput, num_again: int) -> None:
+        commands = "1 command" if num_again == 1 else f"{num_again} commands"
+        event = events.Event(
+            EventKind.SANDBOX_REBUILT,
+            ask.rollout,
+            f"sandbox of rollout {ask.rollout} rebuilt on node {self._node}: {commands} run again",
+            (await self._cache.rollout(ask.rollout)).campaign,
+            data={"node": self._node, "num_commands": num_again, "epoch": ask.epoch},
+            # A sandbox is restored once, by whichever attempt comes to this.
+            key=f"rebuilt/{ask.sandbox}",
+        )
+        await events.tell(self._db, event)
 
     @implements(COLLECT_PATCH)
     async def collect_patch(self, ask: SandboxInput) -> PatchResult:

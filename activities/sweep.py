@@ -16,6 +16,7 @@ from infra.db.database import Database
 from infra.db.nodes import nodes, sandboxes
 from infra.db.rollouts import groups, orphans
 from infra.db.rollouts.orphans import OpenGroup
+from infra.db.runs import events
 from infra.temporal.lost_campaigns import settle_campaigns
 from mainspring.ids import campaign_workflow, group_workflow, rollout_workflow
 from mainspring.protocol.campaign import GroupDone
@@ -42,6 +43,7 @@ class SweepActivities:
         num_campaigns = await settle_campaigns(self._db, self._client)
         num_lost = await self._lose_leases()
         await nodes.forget_gone(self._db)
+        await events.prune(self._db)
         return SweepResult(
             num_rollouts_alive=num_alive,
             num_rollouts_ended=num_ended,

@@ -16,11 +16,11 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cli import agents, model
+from cli import agents, events, model
 from cli.bench import bench_command as bench
 from cli.campaign import campaign
 from cli.eval import eval
-from cli.machine import backup, db, doctor, engine, node, serve, stack, temporal, worker
+from cli.machine import backup, db, doctor, engine, node, serve, stack, temporal, view, worker
 from cli.rollout import rollout
 from cli.tasks import tasks
 from cli.terminal_text import echo
@@ -38,8 +38,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = (
-    *(train, sft, stack, backup, serve, doctor),
-    *(tasks, campaign, eval, rollout, worker, node, engine, agents, model, db, temporal, bench),
+    *(train, sft, view, stack, backup, serve, doctor),
+    *(tasks, campaign, eval, rollout, events, worker, node, engine, agents, model, db, temporal),
+    bench,
 )
 for module in COMMANDS:
     app.add_typer(module.app)

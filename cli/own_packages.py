@@ -15,7 +15,7 @@ from mainspring.errors import ConfigError
 
 NAMES = (
     *("activities", "bundled", "cli", "engine", "gateway", "infra", "migrations", "node"),
-    *("reports", "trainer", "workers", "workflows"),
+    *("reports", "trainer", "view", "workers", "workflows"),
 )
 _ROOT = Path(__file__).resolve().parents[1]
 

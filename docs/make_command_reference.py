@@ -126,7 +126,7 @@ def _cell(text: str) -> str:
 
 def _argument(argument: Any) -> str:
     name = argument.metavar or argument.name.upper()
-    name = f"{name}..." if argument.nargs == -1 else name
+    name = f"{name.removesuffix('...')}..." if argument.nargs == -1 else name
     return name if argument.required else f"[{name}]"
 
 

@@ -22,7 +22,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 import migrations
 from infra.db.connect import Connected, connected
 from infra.db.database import Database, Schema, read_schema
+from infra.db.tables.event_writes import Event, person, write
 from mainspring.errors import DatabaseError
+from mainspring.status import EventKind
 from migrations.accepted import oldest_accepted
 
 _LOCK_KEY = 0x6D61696E  # "main": any constant that is not used elsewhere in the database
@@ -139,6 +141,9 @@ async def _upgrade_once(name: str, connection: AsyncConnection) -> None:
     timeout_ms = f"{LOCK_TIMEOUT_S * 1000:.0f}"
     await connection.execute(text(f"SET LOCAL lock_timeout = {timeout_ms}"))
     await connection.run_sync(lambda sync: command.upgrade(alembic_config(sync), "head"))
+    if schema is not None:
+        words = f"database upgraded from migration {schema.revision} to {needed}"
+        await write(connection, Event(EventKind.STORE_UPGRADED, "store", words, by=person()))
 
 
 def _refuse_broken(name: str, before: str, processes: list[Connected]) -> None:

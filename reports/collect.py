@@ -24,7 +24,7 @@ from infra.db.reading.endings import Endings
 from infra.db.reading.evaluations import CheckedGap
 from infra.db.reading.judge_warnings import warnings_of_all
 from infra.db.reading.trained_steps import Step
-from infra.db.runs import campaigns
+from infra.db.runs import campaigns, events
 from infra.db.runs.campaigns import CampaignRecord
 from infra.db.training import policies, sft
 from mainspring.config.any_run import AnyRun
@@ -39,6 +39,8 @@ from reports.trajectories import trajectory, worth_reading
 
 REASONS_SHOWN = 3
 """Newest reasons for which batches were replaced."""
+EVENTS_SHOWN = 200
+"""Newest events of a report."""
 SUSPECTS_SHOWN = 3
 """Suspicious rollouts that a report shows whole."""
 
@@ -81,6 +83,7 @@ async def collect(
             else ()
         )
         suspects = await endings.suspects(connection, campaign, SUSPECTS_SHOWN)
+        happened = await events.read(connection, campaign, limit=EVENTS_SHOWN)
     reproducible = isinstance(config, CampaignConfig) and config.batches is not None
     chosen = worth_reading(played)
     chosen += [suspect for suspect in suspects if suspect not in chosen]
@@ -118,6 +121,7 @@ async def collect(
         warnings=_warnings(record, steps, untrained),
         parent=record.parent,
         changes=record.changes,
+        events=tuple(happened),
         judge_warnings=await warnings_of_all(
             database, campaign, config, is_over=record.finished_at is not None
         ),

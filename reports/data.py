@@ -13,6 +13,7 @@ from infra.db.reading.task_sets import SetFigures
 from infra.db.reading.timings import PhaseTiming
 from infra.db.reading.trained_steps import Composition, Lengths, Step
 from infra.db.runs.campaign_record import Parent
+from infra.db.runs.events import EventRecord
 from infra.db.training.sft import StoredSftData
 from mainspring.artifacts.reproducibility import CampaignFingerprint
 from mainspring.config.files.changes import FieldChange
@@ -127,6 +128,8 @@ class ReportData:
     """Changes of what the campaign runs with."""
     judge_warnings: tuple[str, ...] = ()
     """Warnings of judges whose votes cannot be read, or that gave none."""
+    events: tuple[EventRecord, ...] = ()
+    """The newest events, the oldest first."""
 
     @property
     def suspects(self) -> list[ShownTrajectory]:

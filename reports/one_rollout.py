@@ -20,6 +20,7 @@ from mainspring.agents.program import asked_by
 from mainspring.agents.protocol import Agent, FormatError
 from mainspring.agents.record import Record
 from mainspring.config.agents.judges import QuestionScope
+from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.run import RunConfig
 from mainspring.ids import RolloutId
 from mainspring.status import Player
@@ -106,6 +107,8 @@ class RolloutView:
     """Judgements of the whole rollout."""
     cost: float | None = None
     """Dollars of its calls; None: there is no price, or not all tokens were counted."""
+    model: str | None = None
+    """Model that an evaluation measured; None: a policy of the campaign's own."""
 
     def as_dict(self) -> dict[str, Any]:
         record = self.record
@@ -128,19 +131,44 @@ class RolloutView:
             "program": None if self.program is None else asdict(self.program),
             "judgements": [asdict(judgement) for judgement in self.judgements],
             "cost": self.cost,
+            "model": self.model,
         }
 
 
-async def read(database: Database, rollout: RolloutId) -> RolloutView:
-    """Raises UnknownId."""
+@dataclass(frozen=True, slots=True)
+class CallRange:
+    """Calls of an epoch by number, both ends included."""
+
+    first: int
+    last: int
+
+
+async def read(
+    database: Database,
+    rollout: RolloutId,
+    *,
+    only: CallRange | None = None,
+    epoch: int | None = None,
+) -> RolloutView:
+    """`only`: the calls to read (default: all); then the cost is not known. `epoch`: of the calls
+    (default: the one that counts). Raises UnknownId."""
     record = await rollouts.get(database, rollout)
+    of_epoch = record.epoch if epoch is None else epoch
     group = await groups.get(database, record.group)
     run = (await campaigns.get(database, record.campaign)).config
     config, tasks_of = run.in_set(group.split), run.task_set(group.split)
-    replies, commands = await turns.history(database, rollout, record.epoch)
+    bounds = CallRange(0, turns.LAST_NUMBER) if only is None else only
+    replies, commands = await turns.history(database, rollout, of_epoch, bounds.first, bounds.last)
     patch = await rollouts.get_final_patch(database, rollout)
     task = (await tasks.get_task(database, record.task)).asking_for(tasks_of.agent)
-    judged = await judgements.of_rollout(database, rollout, record.epoch)
+    judged = await judgements.of_rollout(database, rollout, of_epoch)
+    requests = await program_view.requests_of(
+        database, rollout, of_epoch, None if only is None else _asked(replies)
+    )
+    before = Record([], [])
+    if bounds.first > 0 and _lacks_results(replies, commands, requests):
+        # Why nothing was run follows from the whole record before it.
+        before = Record(*await turns.history(database, rollout, of_epoch, 0, bounds.first - 1))
     plays = record.player is Player.POLICY
     kind = agent_config(config, task).kind if plays else config.agent.kind
     return RolloutView(
@@ -154,9 +182,10 @@ async def read(database: Database, rollout: RolloutId) -> RolloutView:
         turns=_turns(
             config,
             task,
+            before,
             replies,
             commands,
-            await program_view.requests_of(database, rollout, record.epoch),
+            requests,
             {
                 number: [_judgement(each) for each in of_call]
                 for number, of_call in groupby(
@@ -171,15 +200,30 @@ async def read(database: Database, rollout: RolloutId) -> RolloutView:
         judgements=[
             _judgement(each) for each in judged if each.judgement.of is QuestionScope.ROLLOUT
         ],
-        program=await program_view.read(database, rollout, record.epoch, kind),
+        program=await program_view.read(database, rollout, of_epoch, kind),
         agent=name_of_agent(config, task) if plays else None,
-        cost=cost_of_all(replies, config.price),
+        cost=cost_of_all(replies, config.price) if only is None else None,
+        model=config.policy.model if isinstance(config, EvaluationConfig) else None,
     )
+
+
+def _asked(replies: list[Call]) -> set[int]:
+    """Numbers of the requests that these replies answer, and of those that they continue."""
+    parents = {reply.parent for reply in replies if reply.parent is not None}
+    return {reply.number for reply in replies} | parents
+
+
+def _lacks_results(
+    replies: list[Call], commands: list[Execution], requests: dict[int, ShownRequest]
+) -> bool:
+    ran = {execution.call for execution in commands}
+    return any(reply.number not in ran and reply.number not in requests for reply in replies)
 
 
 def _turns(
     config: RunConfig,
     task: Task,
+    before: Record,
     replies: list[Call],
     commands: list[Execution],
     requests: dict[int, ShownRequest],
@@ -188,12 +232,13 @@ def _turns(
     if not replies:
         return []
     agent = agent_for(config, task)
-    record, ran = Record(replies, commands), by_call(commands)
+    record = Record([*before.calls, *replies], [*before.executions, *commands])
+    ran, num_before = by_call(commands), len(before.calls)
     views: list[TurnView] = []
     for place, reply in enumerate(replies):
         done = ran[reply.number]
         is_open = not done and reply.number not in requests
-        why_not = _why_not(agent, task, record.before(place + 1)) if is_open else None
+        why_not = _why_not(agent, task, record.before(num_before + place + 1)) if is_open else None
         views.append(_turn(reply, done, requests, why_not, judged.get(reply.number, [])))
     return views
 

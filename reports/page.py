@@ -15,6 +15,7 @@ from infra.db.reading.evaluations import Evaluation
 from mainspring.ids import RolloutId, rollout_workflow
 from mainspring.rewards.passk import wilson
 from mainspring.status import Sampling, Verdict
+from mainspring.words.events import lines
 from mainspring.words.figures import duration, percent
 from reports import plots
 from reports.data import (
@@ -56,6 +57,7 @@ def render(data: ReportData) -> str:
     environment.filters["duration"] = duration
     return environment.get_template("page.html.j2").render(
         data=data,
+        happened=lines(data.events),
         headlines=_headlines(data),
         plots=[(title, caption, Markup(svg)) for title, caption, svg in plots.draw(data)],
         workflow_url=lambda rollout: _workflow_url(data, rollout),

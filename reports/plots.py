@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from infra.db.reading.timings import NEWEST
 from mainspring.rewards.passk import wilson
 from mainspring.status import Sampling
-from reports import figure_plots, speed_plots
+from reports import event_marks, figure_plots, speed_plots
 from reports.axes import any_of, from_zero, legend, line, whole_steps
 from reports.data import HELDOUT_TEMPLATES, ReportData
 from reports.drawing import AMBER, BLUE, CARD, GREEN, INK, RED, VIOLET, svg
@@ -136,8 +136,7 @@ def draw(data: ReportData) -> list[tuple[str, str, str]]:
         ),
         (
             "Time per phase",
-            f"Of one of the newest {NEWEST:,} rollouts, queueing included: median (dot) to 95th "
-            "percentile.",
+            f"Of one of the newest {NEWEST:,} rollouts, queueing included: median (dot) to p95.",
             _timings,
             bool(data.timings),
             1,
@@ -199,6 +198,7 @@ def _reward(axes: "Axes", data: ReportData) -> None:
         )
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    event_marks.mark(axes, data)
     legend(axes, ncols=2)
     whole_steps(axes, "policy version")
 

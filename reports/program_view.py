@@ -3,6 +3,7 @@
 Read only. Used by `one_rollout` and the exports of trajectories.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from infra.db.database import Database
@@ -101,10 +102,11 @@ def _life(number: int, life: ProgramLife, session: SessionRecord | None) -> Life
 
 
 async def requests_of(
-    database: Database, rollout: RolloutId, epoch: int
+    database: Database, rollout: RolloutId, epoch: int, numbers: Collection[int] | None = None
 ) -> dict[int, ShownRequest]:
-    """Each request by the number of its call; empty where no program plays."""
-    bodies = await model_requests.bodies(database, rollout, epoch)
+    """Each request, or those of `numbers`, by the number of its call; empty where no program
+    plays."""
+    bodies = await model_requests.bodies(database, rollout, epoch, numbers)
     return {number: ShownRequest(kind.value, request) for number, (kind, request) in bodies.items()}
 
 

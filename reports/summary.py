@@ -15,6 +15,8 @@ from reports.whole_file import write_whole
 
 REPORT_FILE = "report.html"
 SUMMARY_FILE = "summary.json"
+EVENTS_SUMMED = 20
+"""Newest events in the summary."""
 METRICS_FILE = "metrics.jsonl"
 
 
@@ -59,6 +61,7 @@ def summary(data: ReportData, report: Path | None = None) -> dict[str, Any]:
         "parent": None if data.parent is None else asdict(data.parent),
         "changes": [change.as_dict() for change in data.changes],
         "judge_warnings": list(data.judge_warnings),
+        "events": [event.as_dict() for event in data.events[-EVENTS_SUMMED:]],
         "supervised": _supervised(data),
         "temporal_ui": data.temporal_ui,
         "report": str(report) if report else None,

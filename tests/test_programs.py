@@ -26,7 +26,7 @@ PACKAGES = (
         "node",
         "reports",
     ),
-    *("trainer", "workers", "workflows"),
+    *("trainer", "view", "workers", "workflows"),
 )
 DATA = ("bundled/", "mainspring/agents/bash_prompts.py")
 """A generator's templates of tasks, and prompts."""

@@ -31,6 +31,7 @@ from infra.db.connect import PoolRole, open_database
 from infra.db.database import Database
 from infra.db.nodes import nodes
 from infra.db.nodes.sandboxes import between_sandboxes, open_leases
+from infra.db.runs import events
 from infra.environments.hosted import Environments
 from infra.log_setup import set_up
 from infra.policy.serving import Serve, ServedCampaigns, serve_over_http
@@ -46,6 +47,7 @@ from infra.temporal.takeover import end_attempts, worker_identity
 from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import DatabaseError, ServiceError
 from mainspring.ids import GRADE_QUEUE, SANDBOX_QUEUE, NodeId, node_queue, rollout_workflow
+from mainspring.status import EventKind
 from mainspring.tasks.sandbox_choice import DOCKER
 from node.beat import NodePulse
 from node.capacity import Admission, SandboxSlots
@@ -128,7 +130,12 @@ def make_node(
     }
     backends = backends.with_backends(pools)
     cache = FactCache(db)
-    environments = Environments(backends, settings.home / "environments" / node)
+
+    async def tell_failed(campaign: str, environment: str, text: str) -> None:
+        event = events.Event(EventKind.ENVIRONMENT_FAILED, environment, text, campaign)
+        await events.tell(db, event)
+
+    environments = Environments(backends, settings.home / "environments" / node, tell_failed)
     held = HeldSandboxes(db, cache, node, environments)
     admission = Admission(node, capacity, lambda: len(held), settings)
     sandboxes = SandboxActivities(db, cache, node, held, admission)
@@ -245,6 +252,10 @@ async def _run(
             retried=retried,
             without_control_groups=dict(cgroup.available().missing),
         )
+        had = f", took over {adopted} sandboxes" if adopted else ""
+        text = f"node {name} began{had}"
+        data = {"adopted": adopted, "retried": retried}
+        await events.tell(db, events.Event(EventKind.NODE_BEGAN, name, text, data=data))
         beside = (node.reaper, node.beat, node.readiness)
         try:
             await poll_until_stopped(link, [node.own], *(service.run_forever for service in beside))

@@ -6,7 +6,7 @@ sweep's end; a sweep that fails leaves its turn to the next. Its last result is 
 """
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import structlog
 from temporalio.client import Client
@@ -15,7 +15,9 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.sweep import SweepActivities
 from infra.db.database import Database
 from infra.db.leases import LeaseLost, sweep_turn
+from infra.db.nodes import nodes
 from mainspring.errors import DatabaseError
+from mainspring.ids import NodeId
 from mainspring.protocol.sweep import SweepInput
 
 SWEEP_EVERY = timedelta(minutes=1)
@@ -42,17 +44,29 @@ class Sweeping:
         self._sweeper = SweepActivities(db, client)
         self._every = every
         self._look_every_s = look_every_s
+        self._silent: dict[NodeId, datetime] = {}
+        """Nodes that were silent at the last look."""
 
     async def run_forever(self) -> None:
         await self._delete_old_schedule()
         while True:
             try:
                 async with asyncio.timeout(TIMEOUT_S):
+                    await self.tell_lost_nodes()
                     await self.sweep_in_turn()
             except (DatabaseError, LeaseLost, RPCError, TimeoutError) as error:
                 reason = str(error) or f"not done after {TIMEOUT_S:.0f} s"
                 log.warning("the sweep failed and is tried again", reason=reason)
             await asyncio.sleep(self._look_every_s)
+
+    async def tell_lost_nodes(self) -> None:
+        """Tell of nodes that are silent at two looks: after the database was away all are, until
+        they beat. Raises DatabaseError."""
+        silent = await nodes.silent(self._db)
+        for node, seen_at in silent.items():
+            if self._silent.get(node) == seen_at:
+                await nodes.tell_lost(self._db, node, seen_at)
+        self._silent = silent
 
     async def sweep_in_turn(self) -> bool:
         """Sweep if it is time and no other worker does; whether it was. Raises DatabaseError,

@@ -11,6 +11,7 @@ from temporalio import activity
 
 from activities.implements import implements
 from infra.db.database import Database
+from infra.db.runs import events
 from infra.db.training import policies
 from infra.db.training.policies import PolicyRecord
 from infra.policy.engines.wire import NothingListens
@@ -21,6 +22,7 @@ from infra.temporal.heartbeat import Beat, heartbeating
 from mainspring.ids import CampaignId
 from mainspring.protocol.activities import PUBLISH_POLICY
 from mainspring.protocol.campaign import PolicyRef
+from mainspring.status import EventKind
 
 
 class PublishingActivities:
@@ -49,6 +51,7 @@ class PublishingActivities:
             begun = [url for url in served.lost_engines if beat.earlier(_loading(url)) is True]
             engines = [*served.engines, *begun]
             beat.show(f"version {policy.version} to {len(engines)} engines")
+            await self._tell_repeated(ref.campaign, policy.version)
             loads = [_publish(served.publisher, engine, policy, beat) for engine in engines]
             # Not a TaskGroup: its group of exceptions would hide what kind of fault it was, and one
             # engine's failure would cut off the loads of the others.
@@ -57,6 +60,19 @@ class PublishingActivities:
                 beat.send()  # which loads began: for the next attempt
                 raise failed[0]
         return ref
+
+    async def _tell_repeated(self, campaign: CampaignId, version: int) -> None:
+        attempt = activity.info().attempt if activity.in_activity() else 1
+        if attempt == 1:
+            return
+        event = events.Event(
+            EventKind.PUBLISH_REPEATED,
+            f"version {version}",
+            f"version {version} is published again (attempt {attempt})",
+            campaign,
+            data={"version": version, "attempt": attempt},
+        )
+        await events.tell(self._db, event)
 
 
 async def _publish(publisher: Publisher, engine: str, policy: PolicyRecord, beat: Beat) -> None:

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 import structlog
+from temporalio import activity
 
 from activities.implements import implements
 from activities.training.batch_reading import read_batch
@@ -26,7 +27,7 @@ from activities.training.held_version import HeldVersion
 from activities.training.step_batch import step_batch
 from activities.training.trainer_backend import Progress, TrainerBackend
 from infra.db.database import Database
-from infra.db.runs import campaigns
+from infra.db.runs import campaigns, events
 from infra.db.training import batches, discards, policies, retention, steps, trainers
 from infra.db.training.batches import BatchGroup
 from infra.db.training.discards import Batch
@@ -51,7 +52,7 @@ from mainspring.protocol.campaign import (
     StepInput,
     StepResult,
 )
-from mainspring.status import StepStatus
+from mainspring.status import EventKind, StepStatus
 from mainspring.training.step_metrics import Origin, TrainerJob
 from mainspring.training.training_faults import (
     gap_too_large,
@@ -120,6 +121,7 @@ class TrainingActivities:
                 )
                 if batch.nothing.is_replaced:
                     return await self._replace(job, ask.step, groups, batch.nothing.reason)
+            await self._tell_repeated(ask)
             await self.held.hold(job, before.version, beat.show)
             beat.note = f"{len(batch.samples)} samples"
             measured = await self.held.run(self._backend.train_step, batch.samples, ask.step)
@@ -161,6 +163,21 @@ class TrainingActivities:
                 await self.held.run(begin, job, directory, ask.step)
             await self._prune(ask.campaign, trainer.keep_checkpoints, trainer.keep_best)
         return _result(ask.step, metrics)
+
+    async def _tell_repeated(self, ask: StepInput) -> None:
+        """Tell of an attempt after the first: whatever ended that, its batch is trained once."""
+        attempt = activity.info().attempt if activity.in_activity() else 1
+        if attempt == 1:
+            return
+        text = f"step {ask.step} is trained again from its batch (attempt {attempt})"
+        event = events.Event(
+            EventKind.STEP_REPEATED,
+            f"step {ask.step}",
+            text,
+            ask.campaign,
+            data={"step": ask.step, "attempt": attempt},
+        )
+        await events.tell(self._db, event)
 
     async def _replace(
         self, job: TrainerJob, step: int, groups: Sequence[BatchGroup], reason: str

@@ -55,6 +55,7 @@ def show(name: RunName, home: Home = None, as_json: Json = False) -> None:
     """Show one campaign or other run: results, what it waits for, steps and totals."""
     from cli.campaign import campaign_screen
     from cli.operations.runs.campaign_view import read
+    from infra.stack import viewer_address
     from mainspring.config.settings import load_settings
     from reports import metrics
     from reports.summary import summary
@@ -74,7 +75,8 @@ def show(name: RunName, home: Home = None, as_json: Json = False) -> None:
         }
         typer.echo(json.dumps(document))
         return
-    campaign_screen.print_one(seen)
+    page = viewer_address.page_of(settings.home, "c", seen.record.id)
+    campaign_screen.print_one(seen, view=page)
 
 
 @app.command()

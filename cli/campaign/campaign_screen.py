@@ -7,8 +7,13 @@ import json
 from typing import Any
 
 from mainspring.status import Verdict
+from mainspring.words.ends import status_words
+from mainspring.words.events import lines
 from mainspring.words.figures import duration, number, percent, share_of
+from mainspring.words.wait import WaitKind
 
+NUM_EVENTS = 5
+"""Newest events that are shown."""
 NUM_STEPS = 10
 """Newest steps that are shown; --json has all."""
 OFF_POLICY = {
@@ -43,7 +48,7 @@ def print_list(rows: list[dict[str, Any]]) -> None:
         has_share = row["kind"] in ("eval", "regrade") and row["num_scored"]
         share = percent(row["num_resolved"] / row["num_scored"]) if has_share else ""
         created = row["created_at"].replace("T", " ")[:16]
-        status = row["status"].replace("_", " ")
+        status = status_words(row["status"])
         kind = "retrain" if row["retrained_from"] else row["kind"]
         table.add_row(row["name"], kind, status, done, share, created)
     console.print(table)
@@ -52,7 +57,7 @@ def print_list(rows: list[dict[str, Any]]) -> None:
             console.print(f"{row['name']}: {row['error']}", soft_wrap=True)
 
 
-def print_one(seen: Any) -> None:
+def print_one(seen: Any, view: str | None = None) -> None:
     """`seen` is a `cli.operations.runs.campaign_view.CampaignView`."""
     from cli.tables import Screen
 
@@ -64,18 +69,23 @@ def print_one(seen: Any) -> None:
     record, data = seen.record, seen.data
     what = "campaign" if record.kind.value == "train" else record.kind.value
     spent = duration(data.totals.wall_s)
-    say(f"{what} {record.id}: {record.status.value.replace('_', ' ')}, {spent}", "bold")
+    say(f"{what} {record.id}: {status_words(record.status)}, {spent}", "bold")
     if record.error:
         say(f"error      {record.error}", "red")
     for sentence in seen.doing:
         say(f"doing      {sentence}")
     for wait in seen.waits:
-        say(f"blocked    {wait.line(data.made_at)}", "yellow")
+        style = "yellow" if wait.kind is WaitKind.BLOCKED else ""
+        say(f"{wait.kind.value:10} {wait.line(data.made_at)}", style)
     for whose, sentence in seen.clocks.items():
         say(f"clock      {whose}: {sentence}", "yellow")
+    for line in lines(data.events)[-NUM_EVENTS:]:
+        say(f"event      {line.told()}")
+    if len(data.events) > NUM_EVENTS:
+        say(f"           all: `mainspring events {record.id}`", "dim")
     say("")
     if data.supervised is not None:
-        return _print_supervised(console, say, seen)
+        return _print_supervised(console, say, seen, view)
     if record.kind.value == "train":
         _print_results(console, data)
         if data.steps:
@@ -138,10 +148,10 @@ def print_one(seen: Any) -> None:
             say(f"           not repeatable from step {first} on (`{command}`)", "yellow")
     if totals.max_logprob_gap is not None:
         say(f"gap        {totals.max_logprob_gap:.1e} largest log-prob gap")
-    _print_places(say, seen)
+    _print_places(say, seen, view)
 
 
-def _print_supervised(console: Any, say: Any, seen: Any) -> None:
+def _print_supervised(console: Any, say: Any, seen: Any, view: str | None) -> None:
     from cli.train.supervised_screen import steps_table
 
     data, run = seen.data, seen.data.supervised
@@ -151,11 +161,13 @@ def _print_supervised(console: Any, say: Any, seen: Any) -> None:
     say(f"data       {run.data.num_samples:,} samples, {run.data.num_tokens:,} tokens{skipped}")
     if run.model:
         say(f"model      {run.model}")
-    _print_places(say, seen)
+    _print_places(say, seen, view)
 
 
-def _print_places(say: Any, seen: Any) -> None:
+def _print_places(say: Any, seen: Any, view: str | None) -> None:
     name = seen.record.id
+    if view is not None:
+        say(f"view       {view}")
     if seen.report:
         say(f"report     {seen.report.absolute().as_uri()}")
     else:

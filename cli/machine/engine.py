@@ -69,7 +69,7 @@ def add(
 
     async def go(db: Any, record: Any, key: Any) -> Any:
         from cli.operations.machine import campaign_engines
-        from cli.operations.runs.campaign_changes import person
+        from infra.db.runs.events import person
 
         return await campaign_engines.add(db, record, url, engine_name, key, person())
 
@@ -103,10 +103,13 @@ def drain(
 
     async def go(db: Any, record: Any, key: Any) -> Any:
         from cli.operations.machine import campaign_engines
+        from infra.db.runs.events import person
 
         campaign_engines.require_engines(record)
         wait_s = timeout_s if wait else None
-        return await campaign_engines.drain(db, record, engine, key, undo=undo, wait_s=wait_s)
+        return await campaign_engines.drain(
+            db, record, engine, key, undo=undo, wait_s=wait_s, by=person()
+        )
 
     member = _with_campaign(home, name, go)
     if as_json:
@@ -130,7 +133,7 @@ def remove(
 
     async def go(db: Any, record: Any, key: Any) -> Any:
         from cli.operations.machine import campaign_engines
-        from cli.operations.runs.campaign_changes import person
+        from infra.db.runs.events import person
 
         del key
         campaign_engines.require_engines(record)

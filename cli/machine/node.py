@@ -62,6 +62,7 @@ def drain(
     A node that restarts stays drained until you use --undo.
     """
     from cli.operations.machine.drain import drain as ask
+    from infra.db.runs.events import person
     from mainspring.errors import UsageError
     from mainspring.ids import NodeId
 
@@ -69,7 +70,8 @@ def drain(
         raise UsageError("--undo and --wait exclude each other", remedy="give one of them")
 
     async def go(db: Any) -> Any:
-        return await ask(db, NodeId(name), undo=undo, wait_s=timeout_s if wait else None)
+        wait_s = timeout_s if wait else None
+        return await ask(db, NodeId(name), undo=undo, wait_s=wait_s, by=person())
 
     row = _row(with_database(home, go, ""))
     if as_json:

@@ -233,7 +233,7 @@ def _keep(
 
     from cli.operations.machine import kept_engine
     from cli.operations.machine.kept_engine import KeptEngine
-    from cli.operations.runs.campaign_changes import person
+    from infra.db.runs.events import person
 
     console = Screen(stderr=True)
 

@@ -147,8 +147,11 @@ def show(
                 remedy=f"give --turn 1 to {len(seen.turns)}" if seen.turns else "",
             )
         from cli.rollout import rollout_screen
+        from infra.stack import viewer_address
+        from mainspring.config.settings import load_settings
 
-        rollout_screen.print_one(seen, only_turn=turn)
+        page = viewer_address.page_of(load_settings(home).home, "r", seen.record.id)
+        rollout_screen.print_one(seen, only_turn=turn, view=page)
 
 
 @app.command()

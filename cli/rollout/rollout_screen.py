@@ -139,7 +139,7 @@ def _common_start(ids: list[str]) -> str:
     return re.sub(r"[^-_/.:]*$", "", common)
 
 
-def print_one(seen: Any, *, only_turn: int | None) -> None:
+def print_one(seen: Any, *, only_turn: int | None, view: str | None = None) -> None:
     """`seen` is an `reports.one_rollout.RolloutView`."""
     with _paged() as console:
 
@@ -148,6 +148,8 @@ def print_one(seen: Any, *, only_turn: int | None) -> None:
 
         if only_turn is None:
             _say_head(say, seen)
+            if view is not None:
+                say(f"view       {view}")
             console.rule("issue", align="left")
             say(seen.task.issue)
         for turn in seen.turns:
@@ -172,7 +174,8 @@ def print_one(seen: Any, *, only_turn: int | None) -> None:
 def _say_head(say: Any, seen: Any) -> None:
     record = seen.record
     say(f"rollout    {record.id}", "bold")
-    origin = f"policy version {seen.policy_version}"
+    # An evaluation has no versions of its own.
+    origin = f"model {seen.model}" if seen.model else f"policy version {seen.policy_version}"
     if record.player is not Player.POLICY:
         origin = f"{record.player} patch"
     say(f"task       {record.task} ({seen.split}, {origin})")

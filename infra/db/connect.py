@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.address import APPLICATION, read_address
 from infra.db.database import NEEDED_REVISION, Database
+from infra.db.session import READ_ONLY
 from infra.db.store import namespace
 from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import DatabaseError
@@ -103,18 +104,39 @@ async def open_database(
 ) -> AsyncIterator[Database]:
     """A checked Database, closed at the end. `pool_size`: of what needs another number than its
     role. Raises DatabaseError."""
+    url = _configured_url(settings)
+    size = pool_size or settings.database_pool or role.pool_size
+    process = f"{os.getpid()}@{socket.gethostname()}"
+    label = f"{_OURS}{role} pool={size} {NEEDED_REVISION} {process}"
+    async with Database.open(url, pool_size=size, label=label) as db:
+        await db.check()
+        await _check_sessions(settings, db)
+        yield db
+
+
+@asynccontextmanager
+async def reading_database(
+    settings: Settings, *, statement_timeout_s: float, pool_size: int = 4
+) -> AsyncIterator[Database]:
+    """A Database that can change nothing and whose queries are ended when they take too long. It
+    is not checked: its server may be down. Raises DatabaseError when none is configured."""
+    process = f"{os.getpid()}@{socket.gethostname()}"
+    async with Database.open(
+        _configured_url(settings),
+        pool_size=pool_size,
+        label=f"{_OURS}{PoolRole.COMMAND} pool={pool_size} {NEEDED_REVISION} {process}",
+        bounds={**READ_ONLY, "statement_timeout": f"{1000 * statement_timeout_s:.0f}"},
+    ) as db:
+        yield db
+
+
+def _configured_url(settings: Settings) -> str:
     if not settings.database_url:
         raise DatabaseError(
             f"no database is configured and none is recorded in {settings.stack_file}",
             remedy="run `mainspring up`, or set MAINSPRING_DATABASE_URL=postgresql://...",
         )
-    size = pool_size or settings.database_pool or role.pool_size
-    process = f"{os.getpid()}@{socket.gethostname()}"
-    label = f"{_OURS}{role} pool={size} {NEEDED_REVISION} {process}"
-    async with Database.open(settings.database_url, pool_size=size, label=label) as db:
-        await db.check()
-        await _check_sessions(settings, db)
-        yield db
+    return settings.database_url
 
 
 async def _check_sessions(settings: Settings, db: Database) -> None:

@@ -5,10 +5,11 @@ disk full, another schema) leaves here as a DatabaseError that names host, port 
 never the password. Bugs (constraint violations, bad SQL) propagate as they are.
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from itertools import count
+from types import MappingProxyType
 from typing import Any, Self
 
 import asyncpg
@@ -23,7 +24,7 @@ from infra.db.faults import UPGRADE, classify
 from infra.db.session import COMMAND_TIMEOUT_S, OF_A_TRANSACTION, is_pooled, open_session
 from mainspring.errors import DatabaseError
 
-NEEDED_REVISION = "0040"
+NEEDED_REVISION = "0043"
 """The newest migration, without Alembic, which takes a quarter of a second to load and is needed to
 migrate only. A test compares the two."""
 POOL_TIMEOUT_S = 900.0
@@ -69,14 +70,18 @@ class Database:
         pool_size: int = 8,
         command_timeout_s: float | None = COMMAND_TIMEOUT_S,
         label: str = "",
+        bounds: Mapping[str, str] = MappingProxyType({}),
     ) -> Self:
         """Connects on first use, so this never fails for a server that is down. `label`: of its
-        connections in the server's list, where no pooler stands between. Raises ConfigError."""
+        connections in the server's list, where no pooler stands between. `bounds`: settings that
+        every transaction has beside the usual ones. Raises ConfigError."""
         address = read_address(url)
 
         def connect() -> Any:
             session = await_only(
-                open_session(address, command_timeout_s=command_timeout_s, label=label)
+                open_session(
+                    address, command_timeout_s=command_timeout_s, label=label, bounds=bounds
+                )
             )
 
             async def given() -> asyncpg.Connection:

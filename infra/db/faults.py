@@ -20,6 +20,7 @@ _DISK_FULL = "53100"
 _TOO_MANY = "53300"
 _UNDEFINED_TABLE = "42P01"
 _DEADLOCK = "40P01"
+_STATEMENT_TIMEOUT = ("57014", "canceling statement due to statement timeout")
 _NO_STATEMENT = "26000"
 _UNAVAILABLE = ("08", "53", "57P", "28", "3D", "25P03")
 """SQLSTATE beginnings: connection, resources, shutdown, refused log-in, no such database, a
@@ -97,10 +98,19 @@ _SERVER = (
 )
 
 
+class QueryTooLong(DatabaseError):
+    """A query ran into the statement_timeout of its session."""
+
+
 def classify(error: Exception, name: str) -> Exception:
     """The DatabaseError that `error` means, or `error` itself when the fault is in the program."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     state = getattr(cause, "sqlstate", None) or ""
+    if state == _STATEMENT_TIMEOUT[0] and _STATEMENT_TIMEOUT[1] in str(cause):
+        return QueryTooLong(
+            f"database {name}: a query took longer than it may",
+            remedy="try again when the database has less to do, or ask for less",
+        )
     if state == _DISK_FULL:
         return DatabaseError(
             f"database {name}: the disk is full",

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from infra.environments.function import FunctionEnvironment
 from infra.environments.gym.environment import GymEnvironment
-from infra.environments.gym.services import GymServices
+from infra.environments.gym.services import GymServices, Told
 from infra.environments.own import OwnEnvironment, OwnWorld
 from infra.environments.swe import SweEnvironment, SweWorld
 from infra.environments.tooled import PlainHosted, Tooled, ToolWorld
@@ -45,10 +45,13 @@ class Hosted(Environment, Protocol):
 
 
 class Environments:
-    def __init__(self, backends: Backends, folder: Path | None = None) -> None:
-        """`folder`: of this node alone, for the logs of services that it starts."""
+    def __init__(
+        self, backends: Backends, folder: Path | None = None, told: Told | None = None
+    ) -> None:
+        """`folder`: of this node alone, for the logs of services that it starts. `told`: of a
+        service that failed."""
         self.backends = backends
-        self.services = GymServices(folder)
+        self.services = GymServices(folder) if told is None else GymServices(folder, told)
         self.swe = SweEnvironment(backends)
         self._environments: dict[tuple[str, bool], PlainHosted] = {(OF_KINDS[SWE], False): self.swe}
         """By name, and whether a function is the world."""

@@ -21,7 +21,7 @@ from infra.db.database import Database
 from infra.db.leases import ProcessLease
 from infra.db.nodes import engines
 from infra.db.nodes.engines import EngineLook, EngineRecord
-from infra.db.runs import campaigns
+from infra.db.runs import campaigns, events
 from infra.db.training import policies
 from infra.db.training.policies import PolicyRecord
 from infra.policy.engines.balancer import EngineMember
@@ -46,7 +46,7 @@ from mainspring.ids import CampaignId
 from mainspring.programs.matching import SILENT, Noise
 from mainspring.programs.parsing.choice import parser_of
 from mainspring.programs.profiles.choice import is_program, profile_for
-from mainspring.status import PolicyApi, Publish
+from mainspring.status import EventKind, PolicyApi, Publish
 
 _log = structlog.get_logger(__name__)
 LOADING_S = 900.0
@@ -271,6 +271,13 @@ def engines_of(
     async def is_known(label: WeightLabel) -> bool:
         return await policies.is_version(db, campaign, label.version, label.uid)
 
+    async def reloaded(engine: str, label: WeightLabel) -> None:
+        text = f"engine {engine} served other weights and was given version {label.version}"
+        data = {"version": label.version}
+        await events.tell(
+            db, events.Event(EventKind.ENGINE_RELOADED, engine, text, campaign, data=data)
+        )
+
     # An evaluation needs no more of the model than its tokenizer.
     has_config = not is_eval or (model / "config.json").is_file()
     return EngineClient(
@@ -285,6 +292,7 @@ def engines_of(
         alone=ProcessLease(db, leases.publishing(campaign), wait_s=LOADING_S).held,
         adapters=policy.publish is Publish.ADAPTER and not is_eval,
         dialect=dialect_of(policy.api, trained_at=None if is_eval else policy.rollout_temperature),
+        reloaded=reloaded,
     )
 
 

@@ -3,6 +3,7 @@
 The same strings stand in Postgres, in Temporal's search attributes and on the command line.
 """
 
+from mainspring.status.event import EventKind
 from mainspring.status.fault import FaultKind
 from mainspring.status.node import (
     EngineOrigin,
@@ -45,6 +46,7 @@ __all__ = [
     "CampaignStatus",
     "EngineOrigin",
     "EngineStatus",
+    "EventKind",
     "Exclusion",
     "ExecutionState",
     "FaultKind",

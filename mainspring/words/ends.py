@@ -1,4 +1,4 @@
-"""How a rollout ended and how it was graded, in words for people.
+"""How a rollout ended and how it was graded, and a run's status, in words for people.
 
 Pure. Imported by screens.
 """
@@ -40,6 +40,11 @@ SUSPICIONS = {
     Suspicion.SPECIAL_CASED_TESTS: "the patch behaves differently when tests run",
     Suspicion.FETCHED_FIX: "a command tried to download a newer release",
 }
+
+
+def status_words(status: str) -> str:
+    """A run's status, the same on every screen; `--json` has the stored word."""
+    return status.replace("_", " ")
 
 
 def grade_lines(report: dict[str, Any]) -> Iterator[str]:

@@ -6,7 +6,7 @@ read by the live display and `mainspring campaign show`.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -18,6 +18,7 @@ from mainspring.words.causes import shortened
 from mainspring.words.figures import duration
 from mainspring.words.plain_text import plain
 from mainspring.words.resuming import resumed_by
+from mainspring.words.wait import Wait, WaitKind
 
 ENDED = (CampaignStatus.FINISHED, CampaignStatus.CANCELLED, CampaignStatus.FAILED)
 GRACE = timedelta(seconds=15)
@@ -25,6 +26,8 @@ GRACE = timedelta(seconds=15)
 SILENT = timedelta(seconds=POLLER_SILENT_S)
 SLOW = timedelta(seconds=60)
 """A reply or a task that has waited longer than this is worth telling."""
+OVERLOADED_AFTER = 3
+"""Attempts in a row whose worker gave no sign: one that dies does not die so often."""
 MAX_CHARS = 300
 """Characters of a failure: the rest is in Temporal's UI."""
 _OF_ENGINES = {
@@ -127,49 +130,13 @@ class Scene:
     num_offered: int = 0
     """Sessions that no agent outside has taken."""
     offered_since: datetime | None = None
-    processes: tuple["Wait", ...] = ()
+    processes: tuple[Wait, ...] = ()
     """Waits for a process that holds the others up: an engine that stays paused for new weights, a
     trainer that is silent."""
     is_being_cancelled: bool = False
     """The order to end its workflow is recorded, and that one still runs."""
     notice: str = ""
     """Sentence of its workflow on how it came here."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """One thing that a campaign waits for."""
-
-    what: str
-    remedy: str = ""
-    since: datetime | None = None
-    queue: str | None = None
-    pollers: tuple[str, ...] = ()
-    """Who polls that queue."""
-    failure: str = ""
-    """The newest one."""
-    of: tuple[str, ...] = ()
-    """Ids of the workflows that wait, of those that were looked at."""
-    attempt: int = 1
-    """The highest of those that are retried."""
-    rank: int = 0
-    """Those that block everything come first."""
-    before: str = ""
-    """Failure of the attempt before this one, where this one runs."""
-
-    def line(self, at: datetime) -> str:
-        age = (at - self.since).total_seconds() if self.since else 0.0
-        tries = [f"attempt {self.attempt}"] if self.attempt > 1 else []
-        facts = ", ".join([*tries, *([f"for {duration(age)}"] if age >= 1 else [])])
-        sentence = f"{self.what} ({facts})" if facts else self.what
-        with_remedy = f"{sentence}; {self.remedy}" if self.remedy else sentence
-        return f"{with_remedy}; the attempt before: {self.before}" if self.before else with_remedy
-
-    def as_dict(self) -> dict[str, object]:
-        fields = asdict(self)
-        del fields["rank"]
-        fields["since"] = self.since.isoformat(timespec="seconds") if self.since else None
-        return fields
 
 
 def waits(scene: Scene) -> list[Wait]:
@@ -190,7 +157,8 @@ def waits(scene: Scene) -> list[Wait]:
     if scene.is_being_cancelled:
         again = f"`{resumed_by(scene.kind, scene.campaign, scene.retrained_from)}`"
         what = "being cancelled: it ends when its rollouts have ended"
-        unmerged.append(Wait(what, f"{again} starts it again then", rank=-1))
+        then = f"{again} starts it again then"
+        unmerged.append(Wait(what, then, rank=-1, kind=WaitKind.ENDING))
     elif scene.status is CampaignStatus.PAUSED:
         # A pause is why nothing new starts, whatever else is missing.
         resume = f"run `mainspring campaign resume {scene.campaign}`"
@@ -256,6 +224,7 @@ def _of_pending(scene: Scene, pending: Pending) -> Iterator[Wait]:
             attempt=pending.attempt,
             rank=3,
             before=_reason(failure) if failure else "",
+            kind=WaitKind.SLOW,
         )
     elif asked_at is not None and scene.at - asked_at > SLOW:
         yield Wait(
@@ -267,6 +236,7 @@ def _of_pending(scene: Scene, pending: Pending) -> Iterator[Wait]:
             attempt=pending.attempt,
             rank=2,
             before=_reason(failure) if failure else "",
+            kind=WaitKind.SLOW,
         )
     elif failure is not None:
         note = f": {pending.note}" if pending.note else ""
@@ -280,6 +250,7 @@ def _of_pending(scene: Scene, pending: Pending) -> Iterator[Wait]:
             attempt=pending.attempt,
             rank=3,
             before=_reason(failure),
+            kind=WaitKind.SLOW,
         )
 
 
@@ -287,6 +258,11 @@ def _retrying(scene: Scene, pending: Pending, failure: Failure) -> Wait:
     remedy = failure.message.partition("\n")[2]
     remedy = shortened(" ".join(plain(remedy).split()), MAX_CHARS)
     what = f"retrying {_words(pending.activity)}: {_reason(failure)}"
+    kind = WaitKind.QUEUED if failure.kind in _CROWDED else WaitKind.BLOCKED
+    if _is_silence(failure):
+        kind = WaitKind.SLOW
+        if pending.attempt > OVERLOADED_AFTER:
+            remedy = "its machine may be overloaded: run fewer rollouts at once"
     if failure.kind in _OF_ENGINES:
         begin = f"{_OF_ENGINES[FaultKind(failure.kind)]} {_listed(scene.engines)}"
         what = f"{begin}: {_reason(failure)}"
@@ -300,17 +276,20 @@ def _retrying(scene: Scene, pending: Pending, failure: Failure) -> Wait:
         of=(pending.of,),
         attempt=pending.attempt,
         rank=2 if failure.kind in _CROWDED else 1,
+        kind=kind,
     )
+
+
+def _is_silence(failure: Failure) -> bool:
+    return "heartbeat timeout" in failure.message.lower()
 
 
 def _reason(failure: Failure) -> str:
     """The failure in one line."""
     message = plain(failure.message).partition("\n")[0]
-    return (
-        "its worker died"
-        if "heartbeat timeout" in message.lower()
-        else shortened(message, MAX_CHARS)
-    )
+    if _is_silence(failure):
+        return "its worker gave no sign in time: dead or overloaded"
+    return shortened(message, MAX_CHARS)
 
 
 def _no_poller(scene: Scene, queue: str, since: datetime, of: str) -> Wait:
@@ -320,7 +299,7 @@ def _no_poller(scene: Scene, queue: str, since: datetime, of: str) -> Wait:
         return _no_node(scene, queue, since, of, alive)
     if alive:
         what = f"waiting for a free worker: all that poll {queue} are busy"
-        return Wait(what, "", since, queue, alive, of=(of,), rank=3)
+        return Wait(what, "", since, queue, alive, of=(of,), rank=3, kind=WaitKind.QUEUED)
     node = queue.removeprefix(f"{SANDBOX_QUEUE}/")
     if node != queue:
         what = f"waiting for sandbox node {node}: nothing polls {queue}"
@@ -351,9 +330,13 @@ def _no_node(scene: Scene, queue: str, since: datetime, of: str, alive: tuple[st
     if all(host.refusal for host in up):
         states = (f"{h.id}: {h.refusal}, {h.num_open} of {h.capacity} open" for h in up)
         what = f"no sandbox node has room ({'; '.join(states)})"
-        return Wait(what, f"wait, or {start} on another machine", since, queue, alive, of=(of,))
-    what = f"waiting for a sandbox node: {_listed(host.id for host in up)} busy"
-    return Wait(what, "", since, queue, alive, of=(of,), rank=3)
+        is_full = all(host.refusal is NodeRefusal.FULL for host in up)
+        kind = WaitKind.QUEUED if is_full else WaitKind.BLOCKED
+        remedy = f"wait, or {start} on another machine"
+        return Wait(what, remedy, since, queue, alive, of=(of,), kind=kind)
+    states = (f"{host.id} {host.num_open} of {host.capacity} open" for host in up)
+    what = f"rollouts wait for a sandbox: {_listed(states)}"
+    return Wait(what, "", since, queue, alive, of=(of,), rank=3, kind=WaitKind.QUEUED)
 
 
 def _state(host: Host) -> str:

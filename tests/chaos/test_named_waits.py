@@ -19,12 +19,12 @@ from typer.testing import CliRunner
 from cli.main import app
 from cli.operations.machine.embedded_stack import StackInfo
 from cli.operations.runs import campaign_launch as launch
-from cli.operations.runs.seen_waits import look
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
 from infra.temporal.connection import connect
+from infra.temporal.seen_waits import look
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluations.evaluation import EvaluationConfig

@@ -24,12 +24,12 @@ from cli.operations.machine.embedded_stack import StackInfo, temporary
 from cli.operations.machine.supervisor import Supervisor, starting
 from cli.operations.runs import campaign_launch as launch
 from cli.operations.runs.local_campaign import until_left
-from cli.operations.runs.seen_waits import look
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.tables.models import CampaignRow
 from infra.db.tasks import tasks
 from infra.temporal.connection import connect
+from infra.temporal.seen_waits import look
 from mainspring.config.evaluations.verification import VerificationConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.settings import Settings, load_settings
@@ -238,6 +238,11 @@ async def test_a_worker_that_comes_is_no_advice_to_start_one(tmp_path: Path) -> 
     told = starting(found, tmp_path, 7)
     assert told[0].what == "starting a rollout worker: nothing polls rollout"
     assert told[0].remedy == f"process 7 is starting it: see {tmp_path / 'logs'}"
+    assert [wait.kind.value for wait in told] == ["starting", "blocked"]
+    assert told[1] == found[1]
+    # After Ctrl-C the command brings all of them, and not the first of four.
+    told = starting(found, tmp_path, None, "mainspring train --name a")
+    assert told[0].remedy == "run `mainspring train --name a`: it brings all workers of this run"
     assert told[1] == found[1]
 
 

@@ -1,6 +1,7 @@
 """`campaign archive`, `restore` and `delete` on real services: killed, and with bad input, too."""
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -19,7 +20,7 @@ from infra.db.tables.models import Base
 from mainspring.artifacts import layout
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignStatus
-from reports.archive.manifest import MANIFEST_FILE, TABLES
+from reports.archive.manifest import MANIFEST_FILE, TABLES, ArchiveManifest
 from tests.infra.db.store_records import add_ready_group, begin_campaign
 
 NAME = CampaignId("kept")
@@ -58,7 +59,7 @@ async def home(stack: StackInfo) -> AsyncIterator[Path]:
 
 async def test_archive_delete_restore(stack: StackInfo, home: Path, tmp_path: Path) -> None:
     before = await digests(stack)
-    shown = await mainspring(home, "campaign", "show", NAME, "--json")
+    shown = json.loads(await mainspring(home, "campaign", "show", NAME, "--json"))
     archived = tmp_path / "archive"
     await mainspring(home, "campaign", "archive", NAME, str(archived), "--checkpoints", "newest")
     told = await mainspring(home, "campaign", "delete", NAME, "--yes")
@@ -68,9 +69,36 @@ async def test_archive_delete_restore(stack: StackInfo, home: Path, tmp_path: Pa
     await mainspring(home, "campaign", "restore", str(archived))
     assert await digests(stack) == before
     assert (layout.policy(home, NAME, 0) / "checkpoint.json").read_text() == "{}"
-    assert await mainspring(home, "campaign", "show", NAME, "--json") == shown
+    again = json.loads(await mainspring(home, "campaign", "show", NAME, "--json"))
+    happened = [event["text"] for event in again.pop("events")]
+    before_it = [event["text"] for event in shown.pop("events")]
+    assert again == shown
+    # Its own are restored with it; the commands are told of whatever became of it.
+    assert happened[: len(before_it)] == before_it and f"{NAME} was cancelled" in before_it
+    assert [text.partition(":")[0] for text in happened[len(before_it) :]] == [
+        "campaign archive",
+        "campaign delete",
+        "campaign restore",
+    ]
     told = await refused(home, "campaign", "restore", str(archived))
     assert "is stored already" in told
+
+
+async def test_an_archive_of_before_there_were_events_is_restored(
+    home: Path, tmp_path: Path
+) -> None:
+    whole = tmp_path / "archive"
+    await mainspring(home, "campaign", "archive", NAME, str(whole))
+    await mainspring(home, "campaign", "delete", NAME, "--yes")
+    manifest = ArchiveManifest.read(whole).model_copy(update={"schema_revision": "0040"})
+    file = f"{TABLES}/events.parquet"
+    assert manifest.files.pop(file).num_rows
+    (whole / file).unlink()
+    (whole / MANIFEST_FILE).write_text(manifest.signed().model_dump_json())
+    await mainspring(home, "campaign", "restore", str(whole))
+    document = json.loads(await mainspring(home, "campaign", "show", NAME, "--json"))
+    assert document["num_rollouts"] == NUM_BULK + 2
+    assert not any(event["kind"] == "campaign_status" for event in document["events"])
 
 
 async def test_killed_in_the_middle_and_repeated(
@@ -128,8 +156,6 @@ async def test_bad_archives_restore_nothing(home: Path, tmp_path: Path) -> None:
         manifest.write_text(manifest.read_text().replace("cancelled", "finished"))
 
     def other_schema(folder: Path) -> None:
-        from reports.archive.manifest import ArchiveManifest
-
         manifest = ArchiveManifest.read(folder).model_copy(update={"schema_revision": "0001"})
         (folder / MANIFEST_FILE).write_text(manifest.signed().model_dump_json())
 

@@ -61,6 +61,7 @@ def rollout(printed: str = "", text: str = "Fix it.") -> Any:
         agent=None,
         task=SimpleNamespace(issue=text),
         cost=0.0042,
+        model=None,
         patch=text,
         report=None,
         grade_output=text,
@@ -83,6 +84,13 @@ def test_a_reply_is_told_from_what_it_answers(capsys: pytest.CaptureFixture[str]
     assert "[user] Please fix this issue." in lines
     assert "[assistant] I look at it." in lines
     assert lines.index("[user] Please fix this issue.") < lines.index("[assistant] I look at it.")
+
+
+def test_an_evaluations_rollout_names_its_model(capsys: pytest.CaptureFixture[str]) -> None:
+    seen = rollout()
+    assert "(train, policy version 0)" in shown(capsys, seen)
+    seen.model = "qwen3-8b"
+    assert "(train, model qwen3-8b)" in shown(capsys, seen)
 
 
 def test_a_patch_of_megabytes_is_shown_by_its_beginning(capsys: pytest.CaptureFixture[str]) -> None:

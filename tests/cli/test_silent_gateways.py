@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.operations.runs import seen_waits
-from cli.operations.runs.seen_waits import _silent_gateways
+from infra.temporal import seen_waits
+from infra.temporal.seen_waits import _silent_gateways
 from mainspring.config.settings import load_settings
 from mainspring.protocol.activities import GENERATE, RUN_PROGRAM
 from mainspring.words.waits import Pending, PendingState

@@ -18,6 +18,7 @@ import pytest
 from cli.tables import Screen, Table
 from cli.terminal_text import plain
 from infra.db.runs.campaign_record import Parent
+from infra.db.runs.events import EventRecord
 from mainspring.config.files.changes import FieldChange
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignStatus, GroupKind, Player, RolloutPhase, StopReason, Verdict
@@ -155,6 +156,7 @@ def _campaign(_: Path) -> None:
         changes=[FieldChange(1, HOSTILE, 1, 2, 2, HOSTILE, made_at)],
         faults={HOSTILE.removeprefix("mount "): 1},
         agents=[AgentFigures(HOSTILE, 1, 1, 1, 0.5, 2.0)],
+        events=[_event()],
         **words,
     )
     print_one(
@@ -176,6 +178,17 @@ def _campaign(_: Path) -> None:
             temporal_link="",
         )
     )
+
+
+def _event() -> EventRecord:
+    at = datetime(2026, 1, 2, tzinfo=UTC)
+    return EventRecord(HOSTILE, at, at, 2, None, HOSTILE, HOSTILE, HOSTILE, HOSTILE, {})
+
+
+def _events(_: Path) -> None:
+    from cli.events import _print_lines
+
+    _print_lines([_event()])
 
 
 def _evaluation(folder: Path) -> None:
@@ -277,8 +290,8 @@ def _bar(_: Path) -> None:
 
 
 SCREENS = (
-    *(_attacks, _verify, _checklist, _campaign_list, _campaign, _evaluation, _rollout_list),
-    *(_doctor, _agents, _status, _images, _hint, _draining, _bar),
+    *(_attacks, _verify, _checklist, _campaign_list, _campaign, _events, _evaluation),
+    *(_rollout_list, _doctor, _agents, _status, _images, _hint, _draining, _bar),
 )
 
 

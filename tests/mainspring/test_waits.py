@@ -20,6 +20,7 @@ from mainspring.words.waits import (
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 TRAINER = "trainer/x5"
+SILENT = "its worker gave no sign in time: dead or overloaded"
 
 
 def scene(*pending: Pending, **changes: object) -> Scene:
@@ -52,6 +53,52 @@ def polled(queue: str, seconds_ago: float) -> dict[str, tuple[Poller, ...]]:
 
 def told(seen: Scene) -> list[str]:
     return [wait.line(seen.at) for wait in waits(seen)]
+
+
+def kinds(seen: Scene) -> list[str]:
+    return [wait.kind.value for wait in waits(seen)]
+
+
+def test_blocked_is_only_what_does_not_move_by_itself() -> None:
+    assert kinds(scene(pending())) == ["blocked"]
+    assert kinds(scene(status=CampaignStatus.PAUSED)) == ["blocked"]
+    assert kinds(scene(is_being_cancelled=True)) == ["ending"]
+    hung = pending("generate", "rollout", started=True, seconds=90)
+    assert kinds(scene(hung)) == ["slow"]
+    silent = Failure("", "activity Heartbeat timeout")
+    again = pending("play_turns", "sandbox/a", attempt=2, failure=silent, started=True, seconds=5)
+    assert kinds(scene(again)) == ["slow"]
+    full = Failure("NodeFull", "node a took nothing new")
+    assert kinds(scene(pending("open_sandbox", attempt=2, failure=full, seconds=-1))) == ["queued"]
+    broken = Failure("NodeFailed", "Docker does not answer")
+    assert kinds(scene(pending("open_sandbox", attempt=2, failure=broken, seconds=-1))) == [
+        "blocked"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "kind"),
+    [
+        (None, "queued"),
+        (NodeRefusal.FULL, "queued"),
+        (NodeRefusal.LOW_DISK, "blocked"),
+        (NodeRefusal.DRAINING, "blocked"),
+    ],
+)
+def test_rollouts_that_wait_for_a_place_are_queued(refusal: NodeRefusal | None, kind: str) -> None:
+    host = Host("vm", NodeStatus.UP, refusal, 128, 128, 1.0)
+    opening = pending("open_sandbox", "sandbox")
+    seen = scene(opening, hosts=(host,), pollers=polled("sandbox", 1))
+    assert kinds(seen) == [kind]
+    assert ("vm 128 of 128 open" in told(seen)[0]) is (refusal is None)
+
+
+def test_a_worker_that_stays_silent_points_to_its_machine() -> None:
+    silent = Failure("", "activity Heartbeat timeout")
+    sentences = [
+        told(scene(pending(attempt=attempt, failure=silent, seconds=-9)))[0] for attempt in (3, 4)
+    ]
+    assert ["overloaded: run fewer" in sentence for sentence in sentences] == [False, True]
 
 
 def test_nothing_polls_the_trainers_queue() -> None:
@@ -110,22 +157,25 @@ def test_the_newest_failure_and_its_remedy() -> None:
     asks = replace(plays, asked_at=AT - timedelta(seconds=90))
     assert "waiting for a reply from http://e:1 (for 1 min 30 s)" in told(scene(asks))[0]
     died = Failure("", "activity Heartbeat timeout")
-    assert "its worker died" in told(scene(pending(attempt=2, failure=died, seconds=-9)))[0]
+    assert (
+        "its worker gave no sign in time: dead or overloaded"
+        in told(scene(pending(attempt=2, failure=died, seconds=-9)))[0]
+    )
 
 
 def test_what_runs_now_is_told_before_what_failed_earlier() -> None:
     died = Failure("", "activity Heartbeat timeout")
     begun = pending("play_turns", "sandbox/a", attempt=2, failure=died, started=True, seconds=5)
-    assert told(scene(begun)) == ["retrying play turns: its worker died (attempt 2, for 5 s)"]
+    assert told(scene(begun)) == [f"retrying play turns: {SILENT} (attempt 2, for 5 s)"]
     runs = pending("play_turns", "sandbox/a", attempt=2, failure=died, started=True, seconds=170)
     assert told(scene(runs)) == [
         "play turns runs again: starting the ranks (attempt 2, for 2 min 50 s); the attempt "
-        "before: its worker died"
+        f"before: {SILENT}"
     ]
     asks = replace(runs, asked_at=AT - timedelta(seconds=120))
     assert told(scene(asks)) == [
         "waiting for a reply from http://e:1 (attempt 2, for 2 min 00 s); check that the engine "
-        "works: `curl URL/health`; the attempt before: its worker died"
+        f"works: `curl URL/health`; the attempt before: {SILENT}"
     ]
 
 

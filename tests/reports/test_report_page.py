@@ -197,6 +197,7 @@ def test_summary_has_exactly_its_keys() -> None:
         "parent": None,
         "changes": [],
         "judge_warnings": [],
+        "events": [],
         "supervised": None,
         "temporal_ui": "http://127.0.0.1:8233",
         "report": None,

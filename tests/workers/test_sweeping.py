@@ -17,8 +17,12 @@ from temporalio.client import (
 
 from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.database import Database
+from infra.db.nodes import nodes
+from infra.db.runs import events
 from infra.temporal.connection import connect
 from mainspring.config.settings import load_settings
+from mainspring.ids import NodeId
+from mainspring.status import EventKind
 from tests.waiting import until
 from workers.sweeping import OLD_SCHEDULE, Sweeping
 
@@ -61,6 +65,38 @@ async def test_a_rollout_worker_sweeps_and_leaves_no_workflow_behind(stack: Stac
             await worker.wait()
     assert [each.id async for each in await client.list_schedules()] == []
     assert (await client.count_workflows("WorkflowType = 'sweep'")).count == 0
+
+
+async def test_a_node_is_lost_when_it_is_silent_at_two_looks(stack: StackInfo) -> None:
+    client = await connect(load_settings(stack.home))
+    async with Database.open(stack.database_url) as db:
+        node = NodeId("silent-node")
+        beat = nodes.NodeBeat(node, 1, 0, None, [], [], 1, 1, "1", running_s=1.0, clock=None)
+        aged = text("UPDATE nodes SET seen_at = now() - interval '1 minute' WHERE id = :id")
+
+        async def falls_silent() -> None:
+            await nodes.beat(db, beat)
+            async with db.transaction() as connection:
+                await connection.execute(aged, {"id": node})
+
+        async def num_told() -> int:
+            found = await events.newest(db, kinds=[EventKind.NODE_LOST])
+            return len([event for event in found if event.subject == node])
+
+        workers = [Sweeping(db, client) for _ in range(2)]
+        await falls_silent()
+        for worker in workers:
+            await worker.tell_lost_nodes()
+        await nodes.beat(db, beat)  # the database was away, and the node was not
+        for worker in workers:
+            await worker.tell_lost_nodes()
+        assert await num_told() == 0
+        for number in (1, 2):
+            await falls_silent()
+            for worker in workers * 3:
+                await worker.tell_lost_nodes()
+            assert await num_told() == number
+        await nodes.say_goodbye(db, node)
 
 
 async def forget_last_sweep(db: Database) -> None:

@@ -8,10 +8,12 @@ from typing import Any
 from cluster import Cluster
 from scripted import bash
 
-from infra.db.rollouts import judgements
+from infra.db.rollouts import judgements, rollouts
 from infra.db.rollouts.judgements import JudgementRecord
+from infra.db.runs import events
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import RolloutId, TaskId
+from mainspring.status import EventKind
 from mainspring.tasks.swe_task import SweTask
 from tests.chat_endpoint import Endpoint, Messages, chat_endpoint
 
@@ -64,6 +66,14 @@ def says(*replies: str) -> Callable[[str, int], str]:
 
 async def judged(cluster: Cluster, rollout: RolloutId, epoch: int = 0) -> list[JudgementRecord]:
     return await judgements.of_rollout(cluster.db, rollout, epoch)
+
+
+async def failures_told(cluster: Cluster, rollout: RolloutId) -> dict[str, int]:
+    """How often each judge of the rollout's campaign was told to have failed."""
+    campaign = (await rollouts.get(cluster.db, rollout)).campaign
+    found = await events.newest(cluster.db, campaign, kinds=[EventKind.JUDGE_FAILED])
+    assert all("after 3 tries" in event.text for event in found)
+    return {event.subject: event.count for event in found}
 
 
 def prompt(messages: Messages) -> str:

@@ -15,8 +15,9 @@ from temporalio.api.enums.v1 import EventType
 
 from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.programs import program_lives
+from infra.db.runs import events
 from mainspring.protocol.activities import CLOSE_SANDBOX, OPEN_SANDBOX
-from mainspring.status import StopReason
+from mainspring.status import EventKind, StopReason
 from tests.processes import runs
 from workers import polling
 from workflows import activity_calls
@@ -44,6 +45,10 @@ async def test_the_next_sandbox_opens_while_the_close_waits(
         result = await handle.result()
         assert (result.stop_reason, result.reward) == (StopReason.SUBMITTED, 1.0)
         assert len(lost) == 1
+        [rebuilt] = await events.newest(
+            cluster.db, campaign, kinds=[EventKind.SANDBOX_REBUILT, EventKind.EPOCH_BEGUN]
+        )
+        assert (rebuilt.subject, rebuilt.data["num_commands"]) == (rollout, 1)
         history = await handle.fetch_history()
         scheduled = {
             event.event_id: event.activity_task_scheduled_event_attributes.activity_type.name

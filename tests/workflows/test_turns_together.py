@@ -12,11 +12,11 @@ from scripted import SUBMIT, bash
 from test_rollout_workflow import FIX, MAX_PAYLOAD_BYTES, _payloads, replies
 
 from activities import playing
-from cli.operations.runs.seen_waits import _pending
 from infra.db.nodes import sandboxes
 from infra.db.rollouts import turns
 from infra.db.training import policies
 from infra.policy.serving import serve_over_http
+from infra.temporal.seen_waits import _pending
 from mainspring.errors import EngineUnreachable
 from mainspring.ids import RolloutId, rollout_workflow
 from mainspring.status import FaultKind, SandboxStatus, StopReason

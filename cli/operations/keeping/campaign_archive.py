@@ -16,8 +16,9 @@ from cli.operations.keeping import kept_files
 from cli.operations.keeping.whole_folder import whole_folder
 from infra.db.database import NEEDED_REVISION, Database
 from infra.db.naming import campaign_named
-from infra.db.runs import campaign_rows, campaigns
+from infra.db.runs import campaign_rows, campaigns, events
 from infra.db.runs.campaigns import CampaignRecord
+from infra.db.runs.events import Event, person
 from infra.db.store import identity
 from infra.db.training import policies
 from infra.db.training.policies import PolicyRecord
@@ -25,7 +26,7 @@ from mainspring.artifacts import layout
 from mainspring.artifacts.file_digest import sha256_of
 from mainspring.artifacts.retention import Checkpoints
 from mainspring.errors import UsageError
-from mainspring.status import CampaignStatus
+from mainspring.status import CampaignStatus, EventKind
 from reports.archive import tables
 from reports.archive.manifest import (
     FILES,
@@ -94,6 +95,9 @@ async def archive(
                 path = Path(FILES) / below
                 manifest.files[str(path)] = archived_file(folder / path)
         manifest.write(folder)
+    text = f"campaign archive: {record.id} archived in {out.absolute()}"
+    # Of no campaign: it is told also when the campaign is deleted.
+    await events.tell(db, Event(EventKind.COMMAND, record.id, text, by=person()))
     size = sum(file.num_bytes for file in manifest.files.values())
     return Archived(manifest, out, size)
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from cli.operations.checks.named_parts import check_named
-from cli.operations.runs.campaign_changes import person
 from infra.db import store
 from infra.db.database import Database
 from infra.db.leases import ProcessLease
@@ -23,6 +22,7 @@ from infra.db.naming import campaign_named
 from infra.db.runs import campaigns, forks
 from infra.db.runs.campaign_record import CampaignRecord, Parent, digest_of
 from infra.db.runs.changes import Values
+from infra.db.runs.events import person
 from infra.db.runs.forks import ForkedVersion
 from infra.db.training import policies
 from infra.db.training.policies import PolicyRecord
@@ -85,7 +85,7 @@ async def fork(
         await asyncio.to_thread(copy_versions, home, record, config, uid, versions)
         begins = Parent(record.id, newest, await forks.first_index(db, record.id, newest))
         own = own_versions(home, new, versions)
-        await forks.add(db, config, uid, record, begins, own, changes)
+        await forks.add(db, config, uid, record, begins, own, changes, person())
     return ForkedCampaign(new, record.id, newest, last.trainer.num_steps - newest)
 
 

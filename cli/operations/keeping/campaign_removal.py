@@ -24,13 +24,14 @@ from cli.operations.machine.supervisor import Supervisor
 from cli.operations.runs.campaign_launch import describe, describe_running
 from infra.db.database import Database
 from infra.db.naming import campaign_named
-from infra.db.runs import campaign_rows, campaigns, removal
+from infra.db.runs import campaign_rows, campaigns, events, removal
 from infra.db.runs.campaigns import CampaignRecord
+from infra.db.runs.events import Event, person
 from infra.temporal.lost_campaigns import settle_campaign
 from mainspring.artifacts import layout
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, campaign_workflow
-from mainspring.status import CampaignStatus
+from mainspring.status import CampaignStatus, EventKind
 
 END_TIMEOUT_S = 60.0
 """A cancelled workflow that has workers ends sooner, but on a machine that is overloaded."""
@@ -119,6 +120,8 @@ async def delete(
         await removal.remove(db, campaign, uid, progress)
         for folder in folders:
             await asyncio.to_thread(_remove, folder)
+        text = f"campaign delete: {campaign} and its {doomed.num_rollouts} rollouts deleted"
+        await events.tell(db, Event(EventKind.COMMAND, campaign, text, by=person()))
     return Deleted(campaign, doomed.num_rollouts, doomed.num_bytes, forgotten, sentences)
 
 

@@ -12,14 +12,20 @@ from pathlib import Path
 
 from cli.operations.keeping.campaign_archive import Counting
 from infra.db.database import NEEDED_REVISION, Database
-from infra.db.runs import campaign_rows, restoring
-from infra.db.runs.campaign_rows import CAMPAIGNS, TASKS
+from infra.db.runs import campaign_rows, events, restoring
+from infra.db.runs.campaign_rows import CAMPAIGNS, TASKS, PlainTable
+from infra.db.runs.events import Event, person
 from mainspring.artifacts import layout
 from mainspring.artifacts.file_digest import sha256_of
 from mainspring.errors import ServiceError, UsageError
+from mainspring.status import EventKind
 from reports.archive import tables
 from reports.archive.manifest import FILES, TABLES, ArchiveManifest
 
+OLDEST_RESTORED = "0040"
+"""Migration of the oldest archives that are read: since then tables were added, and no columns."""
+ADDED_IN = {"events": "0041"}
+"""Tables that were added since, each with its migration."""
 _ROLLOUTS = "rollouts"
 _SOURCE = "source_rollout_id"
 _STEP_GROUPS = "step_groups"
@@ -53,7 +59,7 @@ async def restore(db: Database, home: Path, folder: Path, counting: Counting) ->
     copied = [name for name in manifest.files if name.startswith(f"{FILES}/")]
     own = layout.campaign_folder(home, campaign)
     _refuse_other_files(manifest, own, copied)
-    table_of = {stored_table.name: stored_table for stored_table in campaign_rows.tables()}
+    table_of = {table.name: table for table in _tables(manifest)}
     file = {name: folder / TABLES / f"{name}.parquet" for name in table_of}
     for rows in tables.read_table(file[TASKS], table_of[TASKS]):
         await restoring.refuse_other_tasks(db, rows)
@@ -80,11 +86,19 @@ async def restore(db: Database, home: Path, folder: Path, counting: Counting) ->
     old = str(layout.campaign_folder(Path(manifest.home), campaign))
     moved = (old, str(own)) if copied and old != str(own) else None
     await restoring.complete(db, campaign, uid, moved)
+    text = f"campaign restore: {campaign} restored from {folder.absolute()}"
+    await events.tell(db, Event(EventKind.COMMAND, campaign, text, by=person()))
     return Restored(manifest, len(copied))
 
 
+def _tables(manifest: ArchiveManifest) -> list[PlainTable]:
+    """Tables that the archive has: one of an earlier version lacks what was added since."""
+    revision = manifest.schema_revision
+    return [table for table in campaign_rows.tables() if ADDED_IN.get(table.name, "") <= revision]
+
+
 def _refuse_other_schema(manifest: ArchiveManifest) -> None:
-    if manifest.schema_revision != NEEDED_REVISION:
+    if not OLDEST_RESTORED <= manifest.schema_revision <= NEEDED_REVISION:
         raise UsageError(
             f"the archive is at migration {manifest.schema_revision}, this store at "
             f"{NEEDED_REVISION}",
@@ -133,7 +147,7 @@ def _copy_each(
 
 async def _refuse_missing_rows(db: Database, manifest: ArchiveManifest) -> None:
     """A row that the store refused without a word would be a hole in the record."""
-    for table in campaign_rows.tables():
+    for table in _tables(manifest):
         expected = manifest.files[f"{TABLES}/{table.name}.parquet"].num_rows
         number = await campaign_rows.count(db, table, manifest.campaign)
         if number != expected:

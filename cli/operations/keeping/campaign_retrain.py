@@ -23,6 +23,7 @@ from infra.db.naming import campaign_named
 from infra.db.runs import campaigns, forks
 from infra.db.runs.campaign_record import CampaignRecord, Parent
 from infra.db.runs.changes import Values
+from infra.db.runs.events import person
 from infra.db.training import batches, policies, steps
 from infra.db.training.policies import PolicyRecord
 from mainspring.config.any_run import training
@@ -87,7 +88,7 @@ async def make(
         index = await forks.first_index(db, record.id, begins)
         source = Parent(record.id, begins, index, order, asked.given)
         own = own_versions(home, new, versions)
-        await forks.add(db, config, uid, record, source, own, changes)
+        await forks.add(db, config, uid, record, source, own, changes, person())
     return await campaigns.get(db, new)
 
 

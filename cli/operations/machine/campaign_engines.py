@@ -101,9 +101,11 @@ async def drain(
     *,
     undo: bool,
     wait_s: float | None,
+    by: str = "",
 ) -> EngineRecord:
-    """Raises UsageError for an unknown engine, and WorkFailed when it is not empty in time."""
-    await engines.set_draining(db, record.id, record.config.policy.engines, name, not undo)
+    """`by`: who gives the command. Raises UsageError for an unknown engine, and WorkFailed when it
+    is not empty in time."""
+    await engines.set_draining(db, record.id, record.config.policy.engines, name, not undo, by)
     member = engines.find(record.id, await listed(db, record, key), name)
     if wait_s is None:
         return member
@@ -136,7 +138,7 @@ async def remove(db: Database, record: CampaignRecord, name: str, by: str) -> En
         values = [(("policy", "engines"), left)]
         await changes.add(db, record.id, values, by)
     if member.origin is not EngineOrigin.LISTED or member.url in urls:
-        await engines.remove(db, record.id, member.name)
+        await engines.remove(db, record.id, member.name, by)
     return member
 
 

@@ -16,12 +16,15 @@ NUM_NAMED = 10
 """Rollouts named when the time is up; more would hide the remedy."""
 
 
-async def drain(db: Database, node: NodeId, *, undo: bool, wait_s: float | None) -> NodeRecord:
-    """Ask the node to drain, or to take work again; with `wait_s`, return when it is drained.
+async def drain(
+    db: Database, node: NodeId, *, undo: bool, wait_s: float | None, by: str = ""
+) -> NodeRecord:
+    """Ask the node to drain, or to take work again; with `wait_s`, return when it is drained. `by`:
+    who gives the command.
 
     Raises UsageError for an unknown node, and WorkFailed when the time is up or the node is dead.
     """
-    await nodes.set_draining(db, node, not undo)
+    await nodes.set_draining(db, node, not undo, by)
     record = await _record(db, node)
     if wait_s is None:
         return record

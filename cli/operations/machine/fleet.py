@@ -27,6 +27,7 @@ from mainspring.config.run import RunConfig
 from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import DatabaseError, WorkFailed
 from mainspring.programs.profiles.choice import is_program
+from mainspring.status import EventKind
 from workers.service_link import refuse_moved
 
 MAX_QUICK_DEATHS = 4
@@ -41,6 +42,8 @@ UNREACHABLE_S = 120.0
 """A Postgres that was killed recovers its log before it answers again."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 """On CPU every process gets one compute thread."""
+Told = Callable[[EventKind, str, str], None]
+"""Called with an event's kind, subject and sentence."""
 WORKERS = ("workers.rollout", "workers.sandbox")
 """Modules that a fork server imports ahead."""
 
@@ -191,32 +194,41 @@ def gateway_members(settings: Settings, config: RunConfig) -> list[Member]:
 
 
 async def keep_until(
-    ended: Callable[[], Awaitable[bool]], fleet: Fleet, home: Path, say: Callable[[str], None]
+    ended: Callable[[], Awaitable[bool]],
+    fleet: Fleet,
+    home: Path,
+    say: Callable[[str], None],
+    told: Told = lambda kind, subject, text: None,
 ) -> None:
     """Keep everything running until `ended`, Postgres and Temporal too where they are embedded.
-    What stands still is ended, and started again.
+    What stands still is ended, and started again. `told`: of both, beside `say`.
 
     Raises ServicesMoved when somebody brought these up with other ports.
     """
-    watching = asyncio.create_task(_end_frozen(fleet, home, say))
+    watching = asyncio.create_task(_end_frozen(fleet, home, say, told))
     try:
-        await _keep_until(ended, fleet, home, say)
+        await _keep_until(ended, fleet, home, say, told)
     finally:
         watching.cancel()
         await asyncio.wait([watching])
 
 
-async def _end_frozen(fleet: Fleet, home: Path, say: Callable[[str], None]) -> None:
+async def _end_frozen(fleet: Fleet, home: Path, say: Callable[[str], None], told: Told) -> None:
     """Beside the rest: what stands still may be what that waits for."""
     watch = FrozenWatch()
     while True:
         await asyncio.sleep(LOOK_S)
         for process in watch.end_frozen([*fleet.watched(), *services_watched(home)]):
             say(f"{process}; it is started again")
+            told(EventKind.PROCESS_FROZEN, process.name, str(process))
 
 
 async def _keep_until(
-    ended: Callable[[], Awaitable[bool]], fleet: Fleet, home: Path, say: Callable[[str], None]
+    ended: Callable[[], Awaitable[bool]],
+    fleet: Fleet,
+    home: Path,
+    say: Callable[[str], None],
+    told: Told,
 ) -> None:
     settings = load_settings(home)
     answered = time.monotonic()
@@ -224,6 +236,7 @@ async def _keep_until(
         refuse_moved(settings)
         for name in await revive(home):
             say(f"{name} ended: started again")
+            told(EventKind.SERVICE_REVIVED, name, f"{name} ended and was started again")
         fleet.check()
         try:
             if await spoken(ended(), lambda: settings, say):

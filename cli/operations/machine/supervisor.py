@@ -22,7 +22,7 @@ from typing import IO
 from cli.operations.machine.process_ends import LifeBegun
 from infra.stack import home as homes
 from mainspring.errors import ServiceError, UsageError, WorkFailed
-from mainspring.words.waits import Wait
+from mainspring.words.wait import Wait, WaitKind
 
 STOP_TIMEOUT_S = 60.0
 """Longer than the processes it stops are given."""
@@ -68,6 +68,10 @@ class Supervisor:
                 file.write(str(os.getpid()))
                 file.flush()
             yield
+
+    def was_here(self) -> bool:
+        """Whether a process of this home was the supervisor at any time."""
+        return self._lock.exists()
 
     def pid(self) -> int | None:
         """The supervisor's process, while there is one."""
@@ -145,13 +149,26 @@ def supervised(home: Path) -> list[tuple[str, int]]:
     return [(name, pid) for name, pid in pids if pid is not None]
 
 
-def starting(waits: Sequence[Wait], home: Path, pid: int | None) -> list[Wait]:
-    """Waits for workers, told as those of a run whose workers process `pid` brings: they come."""
+def starting(waits: Sequence[Wait], home: Path, pid: int | None, again: str = "") -> list[Wait]:
+    """Waits for workers, told as those of a run whose workers process `pid` brings: they come.
+    None: no process does. `again`: the command that brought them before, and does so again."""
+    if pid is None and again:
+        return [
+            replace(wait, remedy=f"run `{again}`: it brings all workers of this run")
+            if "`mainspring worker" in wait.remedy
+            else wait
+            for wait in waits
+        ]
     if pid is None:
         return list(waits)
     remedy = f"process {pid} is starting it: see {home / 'logs'}"
     return [
-        replace(wait, what=wait.what.replace("waiting for a", "starting a", 1), remedy=remedy)
+        replace(
+            wait,
+            what=wait.what.replace("waiting for a", "starting a", 1),
+            remedy=remedy,
+            kind=WaitKind.STARTING,
+        )
         if "`mainspring worker" in wait.remedy
         else wait
         for wait in waits

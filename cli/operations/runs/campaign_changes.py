@@ -4,8 +4,6 @@ Invariants: what is shown before is made after it, or something newer is told; a
 before anything else happens, and everything after it can be repeated. Imported by commands.
 """
 
-import getpass
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +16,7 @@ from infra.db.database import Database
 from infra.db.naming import campaign_named
 from infra.db.runs import campaigns, changes
 from infra.db.runs.changes import PendingChanges, Values
+from infra.db.runs.events import person
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.files.changes import FieldChange
@@ -65,11 +64,6 @@ async def change_by_file(
     if not values:
         return ()
     return (await _make(db, campaign_id(config.name), values, agree, None)).changes
-
-
-def person() -> str:
-    """User and host of who gives the command."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 async def _make(

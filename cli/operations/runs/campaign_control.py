@@ -18,8 +18,9 @@ from cli.operations.runs.campaign_launch import is_being_cancelled
 from cli.operations.runs.stored_run import resuming
 from infra.db.database import Database
 from infra.db.naming import campaign_named
-from infra.db.runs import campaigns
+from infra.db.runs import campaigns, events
 from infra.db.runs.campaigns import CampaignRecord
+from infra.db.runs.events import person
 from infra.db.training import discards
 from infra.temporal.lost_campaigns import settle_campaign
 from mainspring.artifacts import layout
@@ -27,7 +28,7 @@ from mainspring.config.any_run import training
 from mainspring.errors import UsageError
 from mainspring.ids import ROLLOUT_QUEUE, CampaignId, campaign_workflow, group_workflow
 from mainspring.protocol.campaign import BatchDropped
-from mainspring.status import CampaignStatus
+from mainspring.status import CampaignStatus, EventKind
 
 TAKEN_TIMEOUT_S = 15.0
 """A worker that lives takes a workflow's task sooner, but on a machine that is overloaded."""
@@ -46,6 +47,11 @@ async def refuse_ended(db: Database, name: str, verb: str) -> None:
         raise _does_not_run(record.id, record.status, verb)
 
 
+async def tell_command(db: Database, campaign: CampaignId, text: str) -> None:
+    """Write the event of a person's command that was taken."""
+    await events.tell(db, events.Event(EventKind.COMMAND, campaign, text, campaign, person()))
+
+
 async def cancel(client: Client, db: Database, name: str) -> CampaignId:
     """Raises UsageError when it does not run."""
     campaign = await _running(client, db, name, "cancel")
@@ -53,6 +59,7 @@ async def cancel(client: Client, db: Database, name: str) -> CampaignId:
         await client.get_workflow_handle(campaign_workflow(campaign)).cancel()
     except RPCError as error:
         await _refuse_ended(error, client, db, campaign, "cancel")
+    await tell_command(db, campaign, "campaign cancel")
     return campaign
 
 
@@ -74,6 +81,7 @@ async def set_paused(
         await handle.signal("set_paused", paused)
     except RPCError as error:
         await _refuse_ended(error, client, db, campaign, verb)
+    await tell_command(db, campaign, f"campaign {verb}")
     begun = time.monotonic()
     is_told = False
     while True:
@@ -130,7 +138,7 @@ async def drop_batch(client: Client, db: Database, name: str) -> str:
     """Drop the batch of the planned step; tells what was done. Raises UsageError without one."""
     record = await _training(db, name)
     batch = await discards.planned_batch(db, record.id)
-    await discards.drop_batch(db, record.id, batch)
+    await discards.drop_batch(db, record.id, batch, person())
     done = (
         f"campaign {record.id}: step {batch.step} is not planned any more; its "
         f"{len(batch.groups)} groups are masked and will be replaced by new ones"
@@ -159,7 +167,7 @@ async def rollback(client: Client, db: Database, home: Path, name: str) -> str:
     version = await discards.newest_to_discard(db, record.id)
     # First the files: a version that is made again must not find those of the discarded one.
     _set_aside(layout.policy(home, record.id, version))
-    discarded = await discards.rollback(db, record.id, version)
+    discarded = await discards.rollback(db, record.id, version, person())
     for group in discarded.was_running if discarded else ():
         try:
             await client.get_workflow_handle(group_workflow(group)).cancel()

@@ -9,7 +9,7 @@ from pathlib import Path
 from temporalio.service import RPCError
 
 from cli.operations.machine.supervisor import Supervisor, starting
-from cli.operations.runs.seen_waits import look
+from cli.operations.runs.stored_run import resuming
 from infra.db.connect import with_recorded_namespace
 from infra.db.database import Database
 from infra.db.naming import campaign_named
@@ -17,6 +17,7 @@ from infra.db.nodes.clocks import clocks
 from infra.db.runs import campaigns
 from infra.db.runs.campaigns import CampaignRecord
 from infra.temporal.connection import connect, settled
+from infra.temporal.seen_waits import look
 from mainspring.artifacts import layout
 from mainspring.config.settings import USUAL_NAMESPACE, Settings
 from mainspring.errors import TemporalError
@@ -82,5 +83,12 @@ async def _moves(
         return (), (Wait(error.message, error.remedy),)
     except RPCError as error:
         return (), (Wait(f"Temporal refused: {error.message}"),)
-    all_waits = starting(waits(scene), settings.home, Supervisor(settings.home, record.id).pid())
+    supervisor = Supervisor(settings.home, record.id)
+    again = resuming(record.kind, record.id, retrained_from=record.retrained_from)
+    all_waits = starting(
+        waits(scene),
+        settings.home,
+        supervisor.pid(),
+        again if supervisor.was_here() else "",
+    )
     return tuple(doing(scene)), tuple(all_waits)

@@ -7,7 +7,7 @@ rollout of a closed training group is final: its step may have used it.
 """
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from temporalio.api.common.v1 import WorkflowExecution
@@ -19,10 +19,12 @@ from temporalio.service import RPCError, RPCStatusCode
 from cli.operations.runs import campaign_launch as launch
 from infra.db.database import Database
 from infra.db.rollouts import groups, rollouts
-from infra.db.runs import campaigns
+from infra.db.rollouts.rollouts import RolloutRecord
+from infra.db.runs import campaigns, events
+from infra.db.runs.events import person
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, RolloutId, rollout_workflow
-from mainspring.status import CampaignKind, GroupKind, GroupStatus, RolloutPhase
+from mainspring.status import CampaignKind, EventKind, GroupKind, GroupStatus, RolloutPhase
 
 REASON = "mainspring rollout retry"
 NUM_NAMED = 5
@@ -81,7 +83,24 @@ async def retry(
         done.returned += rollouts_of
         done.restarted.append(campaign)
         done.kinds[campaign] = (await campaigns.get(db, campaign)).kind
+    await _tell(db, records, {*done.reset, *done.returned})
     return done
+
+
+async def _tell(
+    db: Database, records: Sequence[RolloutRecord], retried: Collection[RolloutId]
+) -> None:
+    """One event for each campaign, whatever the number of its rollouts."""
+    of: dict[CampaignId, list[RolloutId]] = {}
+    for record in records:
+        if record.id in retried:
+            of.setdefault(record.campaign, []).append(record.id)
+    for campaign, ids in of.items():
+        what = ids[0] if len(ids) == 1 else f"{len(ids)} rollouts"
+        event = events.Event(
+            EventKind.COMMAND, campaign, f"rollout retry: {what}", campaign, person()
+        )
+        await events.tell(db, event)
 
 
 async def reset(client: Client, rollout: RolloutId) -> bool:

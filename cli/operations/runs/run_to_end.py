@@ -11,16 +11,20 @@ from contextlib import suppress
 
 from temporalio.client import Client
 
-from cli.operations.machine.fleet import Fleet, Member, keep_until
+from cli.operations.machine.fleet import Fleet, Member, Told, keep_until
+from cli.operations.machine.process_ends import ProcessEnd
 from cli.operations.runs import campaign_launch as launch
 from cli.operations.runs.still_alive import Ending
 from cli.operations.runs.watch import RunWatch
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.runs.campaigns import CampaignRecord
+from infra.db.runs.events import Event
+from infra.db.runs.late_events import LateEvents
 from mainspring.config.settings import Settings
 from mainspring.errors import ConfigError
 from mainspring.ids import CampaignId
+from mainspring.status import EventKind
 
 METRICS_PORTS = ("trainer", "trainer-2", "rollout", "sandbox", "gateway")
 """Members that answer Prometheus, in the order of their ports."""
@@ -42,7 +46,17 @@ async def run_to_end(
     failed without one."""
     logs, link = settings.home / "logs", settings.temporal_link
     members = with_metrics(members, settings.metrics_address)
-    fleet = Fleet(members, logs, lambda end: say(f"{end}: started again"))
+    late = LateEvents(db)
+
+    def tell(kind: EventKind, subject: str, text: str) -> None:
+        late.tell(Event(kind, subject, text, campaign))
+
+    def restarted(end: ProcessEnd) -> None:
+        say(f"{end}: started again")
+        text = f"{end.name} ended: {end.cause} ({end.how}); started again"
+        tell(EventKind.PROCESS_RESTARTED, end.name, text)
+
+    fleet = Fleet(members, logs, restarted)
     watch = watching(
         db,
         client,
@@ -52,15 +66,15 @@ async def run_to_end(
         logs=logs if members else None,
         home=settings.home,
     )
-    async with fleet:
+    async with late, fleet:
         if members:
             say(f"started {', '.join(fleet.members)}; logs in {logs}")
-        await _start(db, client, campaign, fleet, settings, say)
+        await _start(db, client, campaign, fleet, settings, say, tell)
         while True:
             async with watch:
-                await keep_until(watch.has_ended, fleet, settings.home, say)
+                await keep_until(watch.has_ended, fleet, settings.home, say, tell)
             ending = Ending(db, client, campaign, say)
-            await keep_until(ending.is_over, fleet, settings.home, say)
+            await keep_until(ending.is_over, fleet, settings.home, say, tell)
             record = await campaigns.get(db, campaign)
             if record.status in campaigns.ENDS:  # else somebody started it again just now
                 return record
@@ -92,6 +106,7 @@ async def _start(
     fleet: Fleet,
     settings: Settings,
     say: Callable[[str], None],
+    told: Told,
 ) -> None:
     starting = asyncio.create_task(
         launch.start(client, db, campaign, say, brings_workers=bool(fleet.members))
@@ -101,7 +116,7 @@ async def _start(
         return starting.done()
 
     try:
-        await keep_until(is_started, fleet, settings.home, say)
+        await keep_until(is_started, fleet, settings.home, say, told)
         starting.result()
     finally:
         starting.cancel()

@@ -21,6 +21,7 @@ from mainspring.status import RolloutPhase
 from mainspring.trajectories.costs import num_completion_tokens, num_prompt_tokens
 from mainspring.trajectories.turns import Call, Execution, by_call
 from mainspring.words.figures import duration
+from mainspring.words.wait import WaitKind
 
 OUTPUT_LINES = 12
 """Lines shown of a command's output: its beginning and its end. `rollout show` has the rest."""
@@ -127,12 +128,12 @@ class TurnWatch(RunWatch):
         )
 
     async def _show_waits(self, record: CampaignRecord) -> None:
-        """Print what the run is blocked by, where that has changed."""
-        lines = (await self._look(record)).lines
-        if lines != self._waits:
-            self._waits = lines
-            for line in lines:
-                self._say(f"blocked: {line}", "yellow")
+        """Print what the run waits for, where that has changed."""
+        moves = await self._look(record)
+        if moves.lines != self._waits:
+            self._waits = moves.lines
+            for kind, line in zip(moves.kinds, moves.lines, strict=True):
+                self._say(f"{kind.value}: {line}", "yellow" if kind is WaitKind.BLOCKED else "dim")
 
     def _say(self, text: str, style: str = "dim") -> None:
         self._console.print(Text(plain(text)), style=style, soft_wrap=True)

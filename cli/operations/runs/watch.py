@@ -1,6 +1,6 @@
 """Live progress of a campaign in the terminal: a redrawn panel, or plain lines without a terminal.
 
-Reads the store and what `cli.operations.runs.seen_waits` sees in Temporal; changes nothing.
+Reads the store and what `infra.temporal.seen_waits` sees in Temporal; changes nothing.
 """
 
 import asyncio
@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 
@@ -25,17 +26,17 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from cli.operations.machine.supervisor import starting
-from cli.operations.runs.seen_waits import look
 from cli.tables import Label, Screen, Table
 from cli.terminal_text import plain
 from infra.db.database import Database
 from infra.db.plans import run_plans
 from infra.db.reading import progress
 from infra.db.reading.judge_warnings import judge_warnings
-from infra.db.runs import campaigns, runs
+from infra.db.runs import campaigns, events, runs
 from infra.db.runs.campaigns import CampaignRecord
 from infra.db.tasks import verifications
 from infra.db.training import sft
+from infra.temporal.seen_waits import look
 from mainspring.config.any_run import Measurement
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluations.verification import VerificationConfig
@@ -43,13 +44,18 @@ from mainspring.config.sft import SftConfig
 from mainspring.errors import WorkFailed
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignKind, CampaignStatus
-from mainspring.words.waits import ENDED, Wait, doing, waits
+from mainspring.words.ends import status_words
+from mainspring.words.events import lines as event_lines
+from mainspring.words.wait import Wait, WaitKind
+from mainspring.words.waits import ENDED, doing, waits
 
 PLAIN_EVERY_S = 15.0
 UNCHANGED_EVERY_S = 60.0
 """An equal line again: it tells that the command is alive."""
 LOOK_EVERY_S = 5.0
 """Temporal is asked about a dozen workflows and queues."""
+EVENT_S = 30.0
+"""An event is news for as long."""
 NUM_WAITS = 3
 """Shown in the panel."""
 SPARK = "".join(chr(0x2581 + height) for height in range(8))
@@ -79,7 +85,17 @@ class Moves:
     waits: tuple[Wait, ...] = ()
     lines: tuple[str, ...] = ()
     """The waits, as told."""
+    kinds: tuple[WaitKind, ...] = ()
+    """Kinds of these."""
     warnings: tuple[str, ...] = ()
+    happened: tuple[tuple[str, str], ...] = ()
+    """The newest event of the last EVENT_S, as a fact."""
+
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        """The first of the waits, each with the word for its kind."""
+        kinds = (kind.value for kind in self.kinds)
+        return list(zip(kinds, self.lines, strict=True))[:NUM_WAITS]
 
 
 class RunWatch:
@@ -157,7 +173,8 @@ class RunWatch:
         masked = f", {seen.num_masked} masked" if seen.num_masked else ""
         facts = [
             *(("doing", each) for each in moves.doing),
-            *(("blocked", each) for each in moves.lines[:NUM_WAITS]),
+            *moves.told,
+            *moves.happened,
             *(("warning", each) for each in moves.warnings),
             (
                 "rollouts",
@@ -197,7 +214,8 @@ class RunWatch:
         moves = await self._look(record)
         facts = [
             *(("doing", each) for each in moves.doing),
-            *(("blocked", each) for each in moves.lines[:NUM_WAITS]),
+            *moves.told,
+            *moves.happened,
             ("data", f"{data.num_samples:,} samples, {data.num_tokens:,} tokens"),
         ]
         line = f"{data.num_samples:,} samples"
@@ -222,7 +240,8 @@ class RunWatch:
         said = f"{seen.num_running} running, {said}{masked}"
         facts = [
             ("rollouts", said),
-            *(("blocked", each) for each in moves.lines[:NUM_WAITS]),
+            *moves.told,
+            *moves.happened,
             *(("warning", each) for each in moves.warnings),
         ]
         line = "; ".join([said, *moves.lines[:1], *moves.warnings[:1]])
@@ -237,24 +256,33 @@ class RunWatch:
             return self._moves
         self._looked_at = time.monotonic()
         told = tuple(await judge_warnings(self._db, self._campaign, record.config))
+        happened = await self._happened()
         try:
             scene = await look(self._db, self._client, record, self._home)
         except RPCError as error:
             no_answer = f"Temporal, which does not answer: {error.message}"
-            self._moves = Moves(lines=(no_answer,), warnings=told)
+            self._moves = Moves(
+                lines=(no_answer,), kinds=(WaitKind.BLOCKED,), warnings=told, happened=happened
+            )
             return self._moves
         found = waits(scene)
         if self._logs is not None:
             found = starting(found, self._logs.parent, os.getpid())
         lines = tuple(wait.line(scene.at) for wait in found)
-        self._moves = Moves(tuple(doing(scene)), tuple(found), lines, told)
+        kinds = tuple(wait.kind for wait in found)
+        self._moves = Moves(tuple(doing(scene)), tuple(found), lines, kinds, told, happened)
         return self._moves
+
+    async def _happened(self) -> tuple[tuple[str, str], ...]:
+        since = timedelta(seconds=EVENT_S)
+        found = event_lines(await events.newest(self._db, self._campaign, since=since))
+        return tuple(("event", line.told()) for line in found[-1:])
 
     def _panel(self, record: CampaignRecord, shown: "Shown") -> Group:
         facts = Table.grid("", "", padding=(0, 2))
         for fact in shown.facts:
             facts.add_row(*fact)
-        title = Text(plain(f"{_named(record)}: {record.status}"), style="bold")
+        title = Text(plain(f"{_named(record)}: {status_words(record.status)}"), style="bold")
         return Group(title, self._bar, facts, Text(plain(self._ui), style="dim"))
 
     def _print_line(self, status: CampaignStatus, shown: "Shown") -> None:
@@ -270,7 +298,7 @@ class RunWatch:
         if key in recent and quiet_s <= PLAIN_EVERY_S:
             return
         far = f"{shown.unit.removesuffix('s')} {shown.num_done}/{shown.total}"
-        line = f"{status}: {far}, {shown.line}"
+        line = f"{status_words(status)}: {far}, {shown.line}"
         if line == self._line and quiet_s <= UNCHANGED_EVERY_S:
             return
         self._said_at, self._line = now, line

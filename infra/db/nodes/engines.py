@@ -18,9 +18,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from infra.db.database import Database
 from infra.db.tables.columns import seconds
 from infra.db.tables.engine_rows import EngineRow
+from infra.db.tables.event_rows import EventRow
+from infra.db.tables.event_writes import Event, write
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId
-from mainspring.status import EngineOrigin, EngineStatus
+from mainspring.status import EngineOrigin, EngineStatus, EventKind
 
 LOOK_S = 2.0
 """Between two looks at an engine."""
@@ -154,12 +156,46 @@ async def claim(
 
 async def saw(db: Database, campaign: CampaignId, name: str, url: str, look: EngineLook) -> None:
     """Store how `name` was when it was asked at `url`; nothing where it is elsewhere by now."""
+    own = (EngineRow.campaign_id == campaign, EngineRow.name == name, EngineRow.url == url)
     async with db.transaction() as connection:
-        await connection.execute(
-            update(EngineRow)
-            .where(EngineRow.campaign_id == campaign, EngineRow.name == name, EngineRow.url == url)
-            .values(_seen(look))
+        found = await connection.execute(select(*_FIELDS).where(*own).with_for_update())
+        if (row := found.one_or_none()) is None:
+            return
+        await connection.execute(update(EngineRow).where(*own).values(_seen(look)))
+        await _tell_seen(connection, campaign, EngineRecord(*row), look)
+
+
+async def _tell_seen(
+    connection: AsyncConnection, campaign: CampaignId, before: EngineRecord, look: EngineLook
+) -> None:
+    """Tell when an engine answers for the first time, is lost, or is back: once each. One that
+    never answered may not have been started yet, and is not lost."""
+    if not look.fault and before.seen_s is None:
+        await _tell(connection, EventKind.ENGINE_JOINED, campaign, before.name, "answers")
+    elif not look.fault and before.is_lost:
+        words = f"answers again, after {before.seen_s:.0f} s"
+        await _tell(connection, EventKind.ENGINE_BACK, campaign, before.name, words)
+    elif look.fault and before.seen_s is not None and before.seen_s > LOST_AFTER_S:
+        told = select(EventRow.id).where(
+            EventRow.campaign_id == campaign,
+            EventRow.kind == EventKind.ENGINE_LOST.value,
+            EventRow.subject == before.name,
+            EventRow.last_at > func.now() - timedelta(seconds=before.seen_s),
         )
+        if await connection.scalar(told) is None:
+            words = f"is lost: {look.fault}"
+            await _tell(connection, EventKind.ENGINE_LOST, campaign, before.name, words)
+
+
+async def _tell(
+    connection: AsyncConnection,
+    kind: EventKind,
+    campaign: CampaignId,
+    name: str,
+    words: str,
+    by: str = "",
+) -> None:
+    await write(connection, Event(kind, name, f"engine {name} {words}", campaign, by))
 
 
 async def add(
@@ -174,6 +210,7 @@ async def add(
         await connection.execute(
             insert(EngineRow).values(_row(campaign, name, url, EngineOrigin.ADDED, by))
         )
+        await _tell(connection, EventKind.COMMAND, campaign, name, f"added, at {url}", by)
 
 
 async def register(
@@ -210,6 +247,7 @@ async def register(
                 index_elements=[EngineRow.campaign_id, EngineRow.name], set_=values
             )
         )
+        await _tell(connection, EventKind.ENGINE_JOINED, campaign, name, f"joined, at {url}", by)
     return life
 
 
@@ -232,18 +270,25 @@ async def report(
 async def leave(db: Database, campaign: CampaignId, name: str, life: str) -> None:
     """A registered engine that ends in order is no member any more."""
     async with db.transaction() as connection:
-        await connection.execute(
+        left = await connection.execute(
             delete(EngineRow).where(
                 EngineRow.campaign_id == campaign, EngineRow.name == name, EngineRow.life == life
             )
         )
+        if left.rowcount:
+            await _tell(connection, EventKind.ENGINE_LEFT, campaign, name, "ended in order")
 
 
 async def set_draining(
-    db: Database, campaign: CampaignId, urls: Sequence[str], name: str, draining: bool
+    db: Database,
+    campaign: CampaignId,
+    urls: Sequence[str],
+    name: str,
+    draining: bool,
+    by: str = "",
 ) -> None:
-    """Let a member, by its name or address, get no new requests, or get them again. Raises
-    UsageError."""
+    """Let a member, by its name or address, get no new requests, or get them again. `by`: who gives
+    the command. Raises UsageError."""
     member = find(campaign, await members(db, campaign, urls), name)
     row = _row(campaign, member.name, member.url, member.origin) | {"draining": draining}
     async with db.transaction() as connection:
@@ -255,14 +300,19 @@ async def set_draining(
                 set_={"draining": draining},
             )
         )
+        words = "drained" if draining else "gets requests again"
+        await _tell(connection, EventKind.COMMAND, campaign, member.name, words, by)
 
 
-async def remove(db: Database, campaign: CampaignId, name: str) -> None:
-    """Forget a member; a process that registered it ends when it hears of that."""
+async def remove(db: Database, campaign: CampaignId, name: str, by: str = "") -> None:
+    """Forget a member; a process that registered it ends when it hears of that. `by`: who gives the
+    command."""
     async with db.transaction() as connection:
-        await connection.execute(
+        removed = await connection.execute(
             delete(EngineRow).where(EngineRow.campaign_id == campaign, EngineRow.name == name)
         )
+        if removed.rowcount:
+            await _tell(connection, EventKind.COMMAND, campaign, name, "removed", by)
 
 
 def are_full(fleet: Sequence[EngineRecord]) -> bool:

@@ -14,12 +14,15 @@ from sqlalchemy.dialects.postgresql import insert
 
 from infra.db.database import Database
 from infra.db.tables.columns import seconds
+from infra.db.tables.event_writes import Event, write
 from infra.db.tables.models import NodeRow, SandboxRow
 from mainspring.errors import UsageError
 from mainspring.ids import NodeId
 from mainspring.protocol.timeouts import NODE_LOST_AFTER_S
-from mainspring.status import NodeRefusal, NodeStatus, SandboxPurpose, SandboxStatus
+from mainspring.status import EventKind, NodeRefusal, NodeStatus, SandboxPurpose, SandboxStatus
 
+TOLD_WITHIN = timedelta(hours=1)
+"""A node that was lost before is no news: its event may have been pruned."""
 FORGOTTEN_AFTER = timedelta(days=7)
 """Machines that come and go would fill the listing."""
 _OFFICIAL = ("docker.io/library/", "docker.io/")
@@ -162,8 +165,36 @@ async def forget_gone(db: Database) -> int:
     return deleted.rowcount
 
 
-async def set_draining(db: Database, node: NodeId, draining: bool) -> None:
-    """Ask a node to drain, or to resume; it hears at its next beat. Raises UsageError."""
+async def silent(db: Database) -> dict[NodeId, datetime]:
+    """Nodes that workflows wait for no more, though they did not end in order, each with the time
+    of its last beat."""
+    lost = NodeRow.seen_at < func.now() - timedelta(seconds=NODE_LOST_AFTER_S)
+    lately = NodeRow.seen_at > func.now() - TOLD_WITHIN
+    async with db.statement() as connection:
+        rows = await connection.execute(
+            select(NodeRow.id, NodeRow.seen_at).where(lost, lately, NodeRow.stopped_at.is_(None))
+        )
+        return {NodeId(row.id): row.seen_at for row in rows}
+
+
+async def tell_lost(db: Database, node: NodeId, seen_at: datetime) -> None:
+    """Write the event of a node that was lost after its beat at `seen_at`, once."""
+    num_open = select(func.count()).where(
+        SandboxRow.node == node,
+        SandboxRow.status == SandboxStatus.OPEN,
+        SandboxRow.purpose == SandboxPurpose.AGENT,
+    )
+    async with db.transaction() as connection:
+        number = await connection.scalar(num_open) or 0
+        text = f"node {node} lost: not heard of since {seen_at:%H:%M:%S} UTC, {number} sandboxes"
+        key = f"node lost/{node}/{seen_at.isoformat()}"
+        data = {"num_open": number}
+        await write(connection, Event(EventKind.NODE_LOST, node, text, data=data, key=key))
+
+
+async def set_draining(db: Database, node: NodeId, draining: bool, by: str = "") -> None:
+    """Ask a node to drain, or to resume; it hears at its next beat. `by`: who gives the command.
+    Raises UsageError."""
     async with db.transaction() as connection:
         updated = await connection.scalar(
             update(NodeRow)
@@ -172,6 +203,8 @@ async def set_draining(db: Database, node: NodeId, draining: bool) -> None:
             .returning(NodeRow.id)
         )
         if updated is not None:
+            text = f"node {node} {'drained' if draining else 'takes new work again'}"
+            await write(connection, Event(EventKind.COMMAND, node, text, by=by))
             return
         nodes = list(await connection.scalars(select(NodeRow.id).order_by(NodeRow.id)))
     raise UsageError(

@@ -8,6 +8,7 @@ One that is marked as a retry repeats the newest occurrence.
 """
 
 import zlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -220,14 +221,16 @@ async def read(
 
 
 async def bodies(
-    db: Database, rollout: RolloutId, epoch: int
+    db: Database, rollout: RolloutId, epoch: int, numbers: Collection[int] | None = None
 ) -> dict[int, tuple[BranchKind, ModelRequest]]:
-    """All that was asked in an epoch, by number."""
+    """All that was asked in an epoch, or in `numbers` of it, by number."""
     statement = (
         select(_ROW.number, _ROW.kind, _ROW.body)
         .where(_ROW.rollout_id == rollout, _ROW.epoch == epoch)
         .order_by(_ROW.number)
     )
+    if numbers is not None:
+        statement = statement.where(_ROW.number.in_(numbers))
     async with db.statement() as connection:
         rows = (await connection.execute(statement)).all()
     return {number: (kind, _unpacked(packed)) for number, kind, packed in rows}

@@ -128,7 +128,8 @@ async def _counts(
 ) -> dict[str, int]:
     rows = await connection.execute(
         select(column, func.count())
-        .where(RolloutRow.campaign_id == campaign, column.is_not(None))
+        # One that is graded and has not ended is in no other count either.
+        .where(RolloutRow.campaign_id == campaign, DONE, column.is_not(None))
         .group_by(column)
     )
     return {word.value: number for word, number in rows}

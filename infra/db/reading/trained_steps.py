@@ -12,9 +12,8 @@ from sqlalchemy import ColumnElement, Float, Integer, Row, Select, and_, cast, f
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import InstrumentedAttribute
 
-from infra.db.tables.columns import num_packed
-from infra.db.tables.models import CallRow, RolloutRow, StepGroupRow, StepRow
-from infra.db.tables.rollout_ends import RESOLVED, SCORED, SUSPICIOUS
+from infra.db.tables.models import RolloutRow, StepGroupRow, StepRow
+from infra.db.tables.rollout_ends import RESOLVED, SAMPLED_TOKENS, SCORED, SUSPICIOUS
 from mainspring.ids import CampaignId
 from mainspring.status import StepStatus
 
@@ -137,11 +136,7 @@ async def lengths(
     connection: AsyncConnection, campaign: CampaignId, only: Collection[int] | None = None
 ) -> tuple[Lengths, ...]:
     """Mean turns and tokens of the scored rollouts of each step."""
-    tokens = (
-        select(func.coalesce(func.sum(num_packed(CallRow.completion_ids)), 0))
-        .where(CallRow.rollout_id == RolloutRow.id, CallRow.epoch == RolloutRow.epoch)
-        .scalar_subquery()
-    )
+    tokens = func.coalesce(RolloutRow.num_sampled_tokens, SAMPLED_TOKENS)
     rows = await connection.execute(
         _scored(campaign, only)
         .add_columns(

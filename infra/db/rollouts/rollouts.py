@@ -16,9 +16,12 @@ from infra.db.database import Database
 from infra.db.fence import Fenced, unknown, update_rollout, write_once
 from infra.db.rollouts import leftovers
 from infra.db.tables.columns import plain
+from infra.db.tables.event_writes import Event, write
 from infra.db.tables.models import GroupRow, RolloutRow
+from infra.db.tables.rollout_ends import SAMPLED_TOKENS
 from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId
 from mainspring.status import (
+    EventKind,
     GroupKind,
     GroupStatus,
     Player,
@@ -68,7 +71,7 @@ _NEW_LIFE: dict[str, Any] = {
         (
             *("stop_reason", "verdict", "reward", "reward_parts", "turn_rewards"),
             *("fault", "patch", "patch_note"),
-            *("grade_output", "grade_report", "finished_at"),
+            *("grade_output", "grade_report", "finished_at", "num_sampled_tokens"),
         ),
         null(),
     ),
@@ -173,6 +176,9 @@ async def claim(db: Database, rollout: RolloutId, run_id: str) -> Claim:
             await connection.execute(
                 update(RolloutRow).where(RolloutRow.id == rollout).values(owner)
             )
+            if epoch != row.epoch:
+                why = "its run before was cut off, reset or retried"
+                await _tell_epoch(connection, rollout, row.campaign_id, epoch, why)
         return Claim(rollout, row.campaign_id, row.task_id, epoch, row.player)
 
 
@@ -193,6 +199,8 @@ async def new_epoch(db: Database, rollout: RolloutId, from_epoch: int, run_id: s
             .where(RolloutRow.id == rollout)
             .values({**_NEW_LIFE, "phase": RolloutPhase.OPENING})
         )
+        why = "its sandbox could not be rebuilt as it was"
+        await _tell_epoch(connection, rollout, row.campaign_id, from_epoch + 1, why)
         return from_epoch + 1
 
 
@@ -291,6 +299,7 @@ async def finish(
         "suspicions": list(suspicions),
         "fault": fault,
         "num_turns": num_turns,
+        "num_sampled_tokens": SAMPLED_TOKENS,
         "phase_s": phase_s,
         "finished_at": func.now(),
     }
@@ -307,7 +316,7 @@ async def get(db: Database, rollout: RolloutId) -> RolloutRecord:
         row = result.one_or_none()
     if row is None:
         raise unknown("rollout", rollout)
-    return _record(row)
+    return RolloutRecord(*row)
 
 
 async def list_rollouts(
@@ -329,7 +338,7 @@ async def list_rollouts(
     if phase is not None:
         statement = statement.where(RolloutRow.phase == phase)
     async with db.transaction() as connection:
-        return [_record(row) for row in await connection.execute(statement.limit(limit))]
+        return [RolloutRecord(*row) for row in await connection.execute(statement.limit(limit))]
 
 
 async def _locked(connection: AsyncConnection, rollout: RolloutId) -> Row[Any]:
@@ -353,13 +362,18 @@ async def _locked(connection: AsyncConnection, rollout: RolloutId) -> Row[Any]:
     return row
 
 
+async def _tell_epoch(
+    connection: AsyncConnection, rollout: RolloutId, campaign: str, epoch: int, why: str
+) -> None:
+    text = f"rollout {rollout} begins again as epoch {epoch}: {why}"
+    event = Event(EventKind.EPOCH_BEGUN, rollout, text, campaign, data={"epoch": epoch})
+    await write(connection, event)
+
+
 async def _of_epoch(db: Database, rollout: RolloutId, epoch: int, column: Any) -> Any:
     async with db.statement() as connection:
-        row = (
-            await connection.execute(
-                select(RolloutRow.epoch, column).where(RolloutRow.id == rollout)
-            )
-        ).one_or_none()
+        asked = select(RolloutRow.epoch, column).where(RolloutRow.id == rollout)
+        row = (await connection.execute(asked)).one_or_none()
     if row is None:
         raise unknown("rollout", rollout)
     if row[0] != epoch:
@@ -374,10 +388,6 @@ async def _one_column(db: Database, rollout: RolloutId, column: Any) -> Any:
     if row is None:
         raise unknown("rollout", rollout)
     return row[0]
-
-
-def _record(row: Row[Any]) -> RolloutRecord:
-    return RolloutRecord(*row)
 
 
 def _storable(value: Any) -> Any:

@@ -19,6 +19,8 @@ from mainspring.ids import RolloutId
 from mainspring.status import ExecutionState
 from mainspring.trajectories.turns import Call, Execution
 
+LAST_NUMBER = 2**31 - 1
+"""No call has a higher one."""
 CALL = (
     CallRow.number,
     CallRow.parent,
@@ -100,7 +102,7 @@ _HISTORY = (
     .where(
         CallRow.rollout_id == bindparam("rollout"),
         CallRow.epoch == bindparam("epoch"),
-        CallRow.number >= bindparam("first"),
+        CallRow.number.between(bindparam("first"), bindparam("last")),
     )
     .order_by(CallRow.number, ExecutionRow.index)
 )
@@ -184,11 +186,11 @@ async def put_execution(
 
 
 async def history(
-    db: Database, rollout: RolloutId, epoch: int, first: int = 0
+    db: Database, rollout: RolloutId, epoch: int, first: int = 0, last: int = LAST_NUMBER
 ) -> tuple[list[Call], list[Execution]]:
-    """Every call of the epoch from call `first` on and every command of theirs that has run, in
-    their order; one query."""
-    parameters = {"rollout": rollout, "epoch": epoch, "first": first}
+    """Every call of the epoch from call `first` to call `last` and every command of theirs that has
+    run, in their order; one query."""
+    parameters = {"rollout": rollout, "epoch": epoch, "first": first, "last": last}
     async with db.statement() as connection:
         rows = (await connection.execute(_HISTORY, parameters)).all()
     middle = len(CALL)

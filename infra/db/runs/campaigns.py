@@ -24,11 +24,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.database import Database
 from infra.db.fence import unknown
 from infra.db.runs import campaign_record
 from infra.db.runs.campaign_record import COLUMNS, CampaignRecord, record_of
+from infra.db.runs.status_events import tell_status
 from infra.db.tables.models import CampaignRow, SelectionRow
 from infra.db.tasks.selections import Selected
 from mainspring.config.any_run import AnyRun, concurrency_of, training, with_concurrency
@@ -184,12 +186,15 @@ async def set_status(
         case((CampaignRow.status == status, CampaignRow.finished_at)), func.now()
     )
     async with db.transaction() as connection:
+        before = await _locked_status(connection, campaign)
         new_status = await connection.scalar(
             update(CampaignRow)
             .where(CampaignRow.id == campaign, CampaignRow.status != CampaignStatus.FINISHED)
             .values(status=status, error=error, finished_at=ended_at if status in ENDS else None)
             .returning(CampaignRow.status)
         )
+        if new_status is not None:
+            await tell_status(connection, campaign, before, status, error)
     return new_status or (await get(db, campaign)).status
 
 
@@ -213,6 +218,7 @@ async def finish(db: Database, campaign: CampaignId) -> bool:
             .where(CampaignRow.id == campaign, CampaignRow.status != CampaignStatus.FINISHED)
             .values(status=CampaignStatus.FINISHED, error=None, finished_at=func.now())
         )
+        await tell_status(connection, campaign, record.status, CampaignStatus.FINISHED)
     return True
 
 
@@ -241,6 +247,7 @@ async def resume(
             .where(CampaignRow.id == campaign)
             .values(status=status, error=None, finished_at=None)
         )
+        await tell_status(connection, campaign, before, status)
         return before
 
 
@@ -262,6 +269,7 @@ async def end_underway(
     """Give a campaign that is under way its end. False, and nothing changed, when the row was
     written since it was seen."""
     async with db.transaction() as connection:
+        before = await _locked_status(connection, seen.campaign)
         updated = await connection.execute(
             update(CampaignRow)
             .where(
@@ -270,6 +278,8 @@ async def end_underway(
             )
             .values(status=status, error=error, finished_at=func.now())
         )
+        if updated.rowcount:
+            await tell_status(connection, seen.campaign, before, status, error)
     return bool(updated.rowcount)
 
 
@@ -286,6 +296,15 @@ async def reopen(db: Database, campaign: CampaignId) -> None:
             )
             .values(status=CampaignStatus.CREATED, finished_at=None)
         )
+
+
+async def _locked_status(
+    connection: AsyncConnection, campaign: CampaignId
+) -> CampaignStatus | None:
+    """Its status, which no other transaction changes before this one ends."""
+    return await connection.scalar(
+        select(CampaignRow.status).where(CampaignRow.id == campaign).with_for_update(key_share=True)
+    )
 
 
 def _remedy(config: AnyRun, fields: Collection[str]) -> str:

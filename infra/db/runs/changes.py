@@ -17,6 +17,7 @@ from infra.db.fence import unknown
 from infra.db.runs import campaign_record, campaigns
 from infra.db.runs.campaign_record import CampaignRecord
 from infra.db.tables.change_rows import ChangeRow
+from infra.db.tables.event_writes import Event, write
 from infra.db.tables.models import CampaignRow, GroupRow, PolicyVersionRow, StepRow
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
@@ -34,7 +35,7 @@ from mainspring.config.files.layers import name_of
 from mainspring.config.section import Counts
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId
-from mainspring.status import CampaignStatus
+from mainspring.status import CampaignStatus, EventKind
 
 Values = Sequence[tuple[tuple[str, ...], Any]]
 """Values of fields, each with the parts of the field's name."""
@@ -110,6 +111,10 @@ async def add(
         await _write_in_place(connection, asked)
         if any(change.field == LENGTH for change in asked.changes):
             await _reopen(connection, campaign)
+        told = "; ".join(change.line for change in asked.changes)
+        await write(
+            connection, Event(EventKind.COMMAND, campaign, f"campaign set: {told}", campaign, by)
+        )
     return asked
 
 

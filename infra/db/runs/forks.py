@@ -18,6 +18,7 @@ from infra.db.database import Database
 from infra.db.runs.campaign_record import CampaignRecord, Parent
 from infra.db.runs.campaigns import refuse_incomplete
 from infra.db.tables.change_rows import ChangeRow
+from infra.db.tables.event_writes import Event, write
 from infra.db.tables.models import (
     CampaignRow,
     GroupRow,
@@ -31,7 +32,7 @@ from mainspring.config.files.changes import FieldChange
 from mainspring.config.files.stored import stored_form
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId
-from mainspring.status import CampaignKind, CampaignStatus, GroupKind, StepStatus
+from mainspring.status import CampaignKind, CampaignStatus, EventKind, GroupKind, StepStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,11 @@ async def add(
     begins: Parent,
     versions: Sequence[ForkedVersion],
     changes: Sequence[FieldChange],
+    by: str = "",
 ) -> None:
-    """Store the fork. Raises UsageError when its name is taken, the parent is being deleted, or a
-    step whose batch is to be trained again is not there any more."""
+    """Store the fork. `by`: the person who asked for it. Raises UsageError when its name is taken,
+    the parent is being deleted, or a step whose batch is to be trained again is not there any
+    more."""
     row: Mapping[str, Any] = {
         "id": config.name,
         "kind": CampaignKind.TRAIN,
@@ -112,6 +115,9 @@ async def add(
                 )
             for step, of in enumerate(begins.order or (), begins.version + 1):
                 await _plan(connection, config.name, step, parent.id, of)
+            what = "campaign retrain" if begins.order else "campaign fork"
+            text = f"{what}: {config.name} begins with version {begins.version} of {parent.id}"
+            await write(connection, Event(EventKind.COMMAND, config.name, text, config.name, by))
     except IntegrityError as error:
         raise taken(config.name) from error
 

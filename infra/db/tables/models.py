@@ -24,6 +24,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from infra.db.tables import change_rows as change_rows
 from infra.db.tables import cross_test_rows as cross_test_rows
 from infra.db.tables import engine_rows as engine_rows
+from infra.db.tables import event_rows as event_rows
 from infra.db.tables import judgement_rows as judgement_rows
 from infra.db.tables import lease_rows as lease_rows
 from infra.db.tables import program_rows as program_rows
@@ -156,6 +157,13 @@ class RolloutRow(Base):
         UniqueConstraint("group_id", "sample_index"),
         Index(None, "campaign_id", "phase"),
         Index(None, "campaign_id", "finished_at"),
+        Index(
+            "ix_rollouts_newest",
+            "campaign_id",
+            text("created_at DESC"),
+            "group_id",
+            "sample_index",
+        ),
         Index("ix_rollouts_playing", "started_at", postgresql_where=text("phase <> 'done'")),
         Index("ix_rollouts_given", "task_id", postgresql_where=text("player <> 'policy'")),
         Index(
@@ -198,6 +206,8 @@ class RolloutRow(Base):
     grade_output: Mapped[str | None] = mapped_column(PlainText)
     grade_report: Mapped[dict[str, Any] | None]
     num_turns: Mapped[int] = mapped_column(server_default=text("0"))
+    num_sampled_tokens: Mapped[int | None]
+    """Tokens sampled in its epoch; null: it has not ended, or an older program ended it."""
     phase_s: Mapped[dict[str, float | None]] = mapped_column(server_default=text("'{}'"))
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     started_at: Mapped[datetime | None]

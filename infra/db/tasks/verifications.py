@@ -180,6 +180,56 @@ async def passes(db: Database, campaign: CampaignId) -> dict[Player, Passes]:
     return {player: counts.get(player, Passes(0, 0)) for player in Player}
 
 
+async def verification_of_task(db: Database, task: TaskId) -> Verification:
+    """Finding of the newest verification that judged the true fix and the empty patch."""
+    runs = (
+        select(CampaignRow.id)
+        .join(RolloutRow, RolloutRow.campaign_id == CampaignRow.id)
+        .where(
+            # As in the index ix_rollouts_given, which a parameter would not match.
+            text("rollouts.player <> 'policy'"),
+            RolloutRow.task_id == task,
+            CampaignRow.kind == CampaignKind.VERIFY,
+        )
+        .group_by(CampaignRow.id)
+        .order_by(CampaignRow.created_at.desc(), CampaignRow.id)
+        .limit(MAX_READ)
+    )
+    async with db.transaction() as connection:
+        newest = [CampaignId(id) for id in await connection.scalars(runs)]
+    for run in newest:
+        found = (await in_run(db, run, task)).get(task, Verification.UNVERIFIED)
+        if found is not Verification.UNVERIFIED:
+            return found
+    return Verification.UNVERIFIED
+
+
+async def in_run(
+    db: Database, campaign: CampaignId, only: TaskId | None = None
+) -> dict[TaskId, Verification]:
+    """Each task that the run looked at, or `only` this one, by what this run alone found."""
+    chosen = [RolloutRow.campaign_id == campaign]
+    if only is not None:
+        chosen.append(RolloutRow.task_id == only)
+    gold, empty = (
+        (RolloutRow.player == player) & HAS_VERDICT for player in (Player.GOLD, Player.EMPTY)
+    )
+    resolved = RolloutRow.verdict == Verdict.RESOLVED
+    async with db.transaction() as connection:
+        rows = await connection.execute(
+            select(
+                RolloutRow.task_id,
+                func.count().filter(gold, DONE),
+                func.count().filter(gold & resolved, DONE),
+                func.count().filter(empty, DONE),
+                func.count().filter(empty & resolved, DONE),
+            )
+            .where(*chosen)
+            .group_by(RolloutRow.task_id)
+        )
+        return {TaskId(task): _verification(*counted) for task, *counted in rows}
+
+
 def in_words(counts: Mapping[Player, Passes]) -> str:
     """Words for the kinds of patches that were graded."""
     names = {Player.GOLD: "gold patches", Player.EMPTY: "empty patches", Player.EXPLOIT: "exploits"}

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from infra.db.database import Database
 from infra.db.fence import unknown
 from infra.db.rollouts import leftovers
+from infra.db.tables.event_writes import Event, write
 from infra.db.tables.models import (
     CampaignRow,
     GroupRow,
@@ -30,6 +31,7 @@ from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, GroupId
 from mainspring.status import (
     CampaignStatus,
+    EventKind,
     GroupKind,
     GroupStatus,
     RolloutPhase,
@@ -69,9 +71,9 @@ async def planned_batch(db: Database, campaign: CampaignId) -> Batch:
         return await _planned(connection, campaign)
 
 
-async def drop_batch(db: Database, campaign: CampaignId, seen: Batch) -> bool:
-    """Take the plan of `seen` back and mask its groups. False when that was done before. Raises
-    UsageError when its step is done meanwhile."""
+async def drop_batch(db: Database, campaign: CampaignId, seen: Batch, by: str = "") -> bool:
+    """Take the plan of `seen` back and mask its groups. `by`: who gives the command. False when
+    that was done before. Raises UsageError when its step is done meanwhile."""
     async with db.transaction() as connection:
         await _lock(connection, campaign)
         status = await connection.scalar(
@@ -92,6 +94,8 @@ async def drop_batch(db: Database, campaign: CampaignId, seen: Batch) -> bool:
             GroupRow.id.in_(seen.groups),
             f"dropped by an operator with step {seen.step}",
         )
+        text = f"campaign drop-batch: {len(seen.groups)} groups of step {seen.step} are replaced"
+        await write(connection, Event(EventKind.COMMAND, campaign, text, campaign, by))
         return True
 
 
@@ -126,7 +130,9 @@ async def replace_batch(
         return True
 
 
-async def rollback(db: Database, campaign: CampaignId, version: int) -> Discarded | None:
+async def rollback(
+    db: Database, campaign: CampaignId, version: int, by: str = ""
+) -> Discarded | None:
     """Discard policy version `version` and its step, so that the one before is the newest; every
     open group and the groups of the step are masked, because their tokens may be of the discarded
     weights. None when that was done before. The campaign must not run. Raises UsageError when
@@ -178,6 +184,8 @@ async def rollback(db: Database, campaign: CampaignId, version: int) -> Discarde
                 PolicyVersionRow.campaign_id == campaign, PolicyVersionRow.version == version
             )
         )
+        text = f"campaign rollback: version {version} discarded, {len(masked)} groups masked"
+        await write(connection, Event(EventKind.COMMAND, campaign, text, campaign, by))
         return Discarded(version, list(masked), was_running)
 
 

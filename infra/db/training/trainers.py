@@ -15,9 +15,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.database import Database
 from infra.db.tables.columns import seconds
+from infra.db.tables.event_writes import Event, write
 from infra.db.tables.lease_rows import TrainerLeaseRow
 from mainspring.ids import CampaignId
 from mainspring.protocol.timeouts import LEASE_SILENT_S
+from mainspring.status import EventKind
 from mainspring.training.training_faults import TrainerFenced
 
 
@@ -74,8 +76,35 @@ async def take(
         .returning(*_COLUMNS)
     )
     async with db.transaction() as connection:
+        before = await _read(connection, campaign)
         row = (await connection.execute(statement)).one_or_none()
-    return None if row is None else TrainerLease(*row)
+        lease = None if row is None else TrainerLease(*row)
+        if lease is not None and before is not None:
+            await _tell_replaced(connection, before, lease)
+    return lease
+
+
+async def _tell_replaced(
+    connection: AsyncConnection, before: TrainerLease, lease: TrainerLease
+) -> None:
+    """Nothing is told of an owner that ended in order, nor where another one came between."""
+    if before.released or before.epoch + 1 != lease.epoch:
+        return
+    silent_s = round(before.silent_s)
+    text = f"trainer {lease.owner} took over from {before.owner}, which was silent for {silent_s} s"
+    data = {"epoch": lease.epoch, "before": before.owner, "silent_s": silent_s}
+    await write(
+        connection,
+        Event(
+            EventKind.TRAINER_REPLACED,
+            before.owner,
+            text,
+            lease.campaign,
+            lease.owner,
+            data,
+            key=f"trainer/{lease.campaign}/{lease.since.isoformat()}/{lease.epoch}",
+        ),
+    )
 
 
 async def holder(db: Database, campaign: CampaignId) -> TrainerLease | None:

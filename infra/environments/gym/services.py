@@ -11,7 +11,7 @@ import hashlib
 import re
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +31,13 @@ IDLE_S = 600.0
 CLOSE_S = 5.0
 CONCURRENCY = 128
 """Requests to one service under way at once; more wait, and their time limits have not begun."""
+Told = Callable[[str, str, str], Awaitable[None]]
+"""Called with the campaign, the environment and one sentence."""
 log = structlog.get_logger()
+
+
+async def _not_told(campaign: str, environment: str, text: str) -> None:
+    """Where there is no store: a check before a run is stored."""
 
 
 class WorldsFull(SandboxError):
@@ -53,9 +59,15 @@ class GymService:
     """One service: its address, its process where this node starts it, and its worlds."""
 
     def __init__(
-        self, services: "GymServices", name: str, config: EnvironmentConfig, ident: str
+        self,
+        services: "GymServices",
+        campaign: str,
+        name: str,
+        config: EnvironmentConfig,
+        ident: str,
     ) -> None:
         self.name = name
+        self._campaign = campaign
         self.config = config
         self.form = form_of(config)
         self._services = services
@@ -104,6 +116,8 @@ class GymService:
                 return
             if words := self.process.how_it_ended():
                 log.warning("a service is started again", environment=self.name, reason=words)
+                text = f"service of environment {self.name} is started again: {words}"
+                await self._services.told(self._campaign, self.name, text)
             self._has_answered = False  # it lives before it answers
             self.life += 1
             self._ids = WorldIds()
@@ -172,6 +186,8 @@ class GymService:
             async with self._one_starts:
                 if process.lives and not await self._is_there(process.url, LOOK_S):
                     log.warning("a service that hangs is ended", environment=self.name)
+                    text = f"service of environment {self.name} hung and was ended"
+                    await self._services.told(self._campaign, self.name, text)
                     await process.stop()
             return lost
         words = process.how_it_ended()
@@ -196,9 +212,10 @@ class GymService:
 class GymServices:
     """Services of one node, each made when it is first asked for."""
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, told: Told = _not_told) -> None:
         """`folder`: of this node alone, for logs; None: a temporary one, which stays only where a
-        log tells why its service broke."""
+        log tells why its service broke. `told`: of a service that failed."""
+        self.told = told
         self._folder = folder
         self._is_temporary = folder is None
         self._services: dict[tuple[str, str, str], GymService] = {}
@@ -221,7 +238,7 @@ class GymServices:
         if key not in self._services:
             digest = hashlib.sha256(f"{campaign}\n{fields}".encode()).hexdigest()[:8]
             plain_name = re.sub(r"[^A-Za-z0-9_-]", "-", f"{campaign}.{name}")
-            self._services[key] = GymService(self, name, config, f"{plain_name}.{digest}")
+            self._services[key] = GymService(self, campaign, name, config, f"{plain_name}.{digest}")
         return self._services[key]
 
     def ids_at(self, url: str) -> WorldIds:

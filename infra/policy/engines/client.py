@@ -11,7 +11,7 @@ has no embedding for, a request that closed two connections. Weights are `engine
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +102,7 @@ class EngineClient:
         alone: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
         adapters: bool = False,
         dialect: EngineDialect | None = None,
+        reloaded: Callable[[str, WeightLabel], Awaitable[None]] | None = None,
     ) -> None:
         """`vocab_size`: of the model, where it is known; `model`: directory of the first version,
         whose weights all later ones must have by name and shape; `is_known`: whether the campaign
@@ -109,11 +110,13 @@ class EngineClient:
         `reproducible`: engines that are not, or not alike, are refused before they get weights;
         `alone`: entered while weights are loaded, to keep other processes from the same;
         `adapters`: engines keep `model` and load each version's adapters; `dialect`: of the engines
-        (default: SGLang's)."""
+        (default: SGLang's); `reloaded`: told the name of an engine that was found with other
+        weights, and the label of those that it was given."""
         self._any_weights = any_weights
         self._adapters = adapters
         self._vocab_size = vocab_size
         self._is_known = is_known
+        self._reloaded = reloaded
         self._doubtful: set[str] = set()
         """Engines that did not answer: the process that answers next may be another one."""
         self._balancer = Balancer([EngineMember.at(url.rstrip("/")) for url in engines])
@@ -355,11 +358,14 @@ class EngineClient:
 
     async def publish(self, engine: str, weights: Path, label: WeightLabel) -> None:
         """See protocol.Publisher."""
-        await self.reconcile(engine, weights, label)
+        await self.weights.reconcile(engine, weights, label)
 
     async def reconcile(self, engine: str, weights: Path, label: WeightLabel) -> bool:
         """See EngineWeights.reconcile."""
-        return await self.weights.reconcile(engine, weights, label)
+        is_loaded = await self.weights.reconcile(engine, weights, label)
+        if is_loaded and self._reloaded is not None:
+            await self._reloaded(self._balancer.name_of(engine) or engine, label)
+        return is_loaded
 
 
 async def _any_label(label: WeightLabel) -> bool:

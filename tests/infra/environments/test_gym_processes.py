@@ -33,8 +33,17 @@ COMMAND = ("{python}", GAME, "--port", "{port}")
 
 
 @pytest.fixture
-async def services(tmp_path: Path) -> AsyncIterator[GymServices]:
-    found = GymServices(tmp_path / "environments")
+def told() -> list[str]:
+    """What was told of services that failed."""
+    return []
+
+
+@pytest.fixture
+async def services(tmp_path: Path, told: list[str]) -> AsyncIterator[GymServices]:
+    async def tell(campaign: str, environment: str, text: str) -> None:
+        told.append(f"{campaign} {environment}: {text}")
+
+    found = GymServices(tmp_path / "environments", tell)
     yield found
     await found.close()
 
@@ -91,7 +100,7 @@ async def test_one_process_serves_all_worlds_of_a_campaign(services: GymServices
 
 
 async def test_a_killed_service_is_started_again_and_its_worlds_are_lost(
-    services: GymServices,
+    services: GymServices, told: list[str]
 ) -> None:
     config = config_of()
     world = await opened(services, config)
@@ -107,10 +116,13 @@ async def test_a_killed_service_is_started_again_and_its_worlds_are_lost(
     with pytest.raises(WorldLost, match="was started again"):
         await world.step("s3", "go left", 60.0)
     await again.close()
+    [event] = told
+    assert event.startswith("c rooms: service of environment rooms is started again: ")
+    assert "code -9" in event
 
 
 async def test_a_service_that_hangs_is_ended(
-    services: GymServices, monkeypatch: pytest.MonkeyPatch
+    services: GymServices, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gym_services, "LOOK_S", 0.3)
     config = config_of(request_timeout_s=0.3)
@@ -120,6 +132,7 @@ async def test_a_service_that_hangs_is_ended(
     with pytest.raises(WorldLost, match=r"did not answer within 0\.3 s"):
         await world.step("s0", "go left", 60.0)
     assert not psutil.pid_exists(pid)
+    assert told == ["c rooms: service of environment rooms hung and was ended"]
     await world.close()
     await (await opened(services, config)).close()
 

@@ -22,7 +22,7 @@ from mainspring.config.sft import SftConfig
 from mainspring.tasks.own_task import OwnTask
 from mainspring.tasks.swe_task import SweTask
 
-FILE = Path(__file__).parent / "releases" / "oldest-fields.json"
+FILE = Path(__file__).parent / "oldest-fields.json"
 STORED = (
     *(CampaignConfig, EvaluationConfig, VerificationConfig, RegradeConfig, SftConfig),
     *(SweTask, OwnTask),

@@ -1,0 +1,51 @@
+"""`mainspring view`: the live viewer, until it is interrupted."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.options import Home, tell
+
+app = typer.Typer()
+
+
+@app.command()
+def view(
+    port: Annotated[
+        int,
+        typer.Option(
+            min=0, max=65535, help="Port to listen on; if it is in use, the next free one."
+        ),
+    ] = 8600,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; another than loopback needs --token-file.")
+    ] = "127.0.0.1",
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Host name that the viewer answers to as well. Repeat for more."
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="File whose first line is the token that readers have to give."),
+    ] = None,
+    home: Home = None,
+) -> None:
+    """Show runs, rollouts, tasks and machines in a browser, live and read-only."""
+    import asyncio
+
+    from infra.log_setup import set_up
+    from mainspring.config.settings import load_settings
+    from view.server import ViewOptions, check, is_loopback, serve
+
+    options = ViewOptions(host, port, tuple(allow_host or ()), token_file)
+    check(options)
+    set_up(load_settings(home).log_format)
+    if not is_loopback(host):
+        tell(
+            f"warning: {host} is reached without TLS: the token and all pages can be read on the "
+            "way; put a proxy with a certificate before it"
+        )
+    asyncio.run(serve(options, home, typer.echo))

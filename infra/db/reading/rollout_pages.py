@@ -1,0 +1,211 @@
+"""Rollouts of a run page by page, with the counts of what a page can be narrowed to.
+
+Read only. Pages follow each other by the key of their last row, so that a later one costs what the
+first one does. Used by the viewer.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Text, and_, case, cast, func, or_, select, tuple_
+
+from infra.db.database import Database
+from infra.db.tables.models import GroupRow, RolloutRow, StepGroupRow, TaskRow
+from infra.db.tables.rollout_ends import DONE, MASKED, RESOLVED
+from mainspring.config.any_run import AnyRun
+from mainspring.config.run import RunConfig
+from mainspring.ids import CampaignId, RolloutId, TaskId
+from mainspring.status import Player, RolloutPhase, StopReason, Verdict
+
+FACETS = ("state", "verdict", "stop", "version", "split", "step", "fault", "agent", "task")
+"""Names of what a page can be narrowed by, in the order in which they are shown."""
+MANY = 1000
+"""Rollouts are counted up to this number."""
+FACET_VALUES = 12
+"""Values of one facet that are shown, the most frequent first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRollout:
+    id: RolloutId
+    group: str
+    task: TaskId
+    sample_index: int
+    player: Player
+    phase: RolloutPhase
+    epoch: int
+    stop_reason: StopReason | None
+    verdict: Verdict | None
+    reward: float | None
+    num_turns: int
+    suspicions: list[str]
+    fault: str | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    split: str
+    policy_version: int
+
+    @property
+    def spent_s(self) -> float | None:
+        if self.started_at is None or self.finished_at is None:
+            return None
+        return (self.finished_at - self.started_at).total_seconds()
+
+
+LISTED = (
+    RolloutRow.id,
+    RolloutRow.group_id,
+    RolloutRow.task_id,
+    RolloutRow.sample_index,
+    RolloutRow.player,
+    RolloutRow.phase,
+    RolloutRow.epoch,
+    RolloutRow.stop_reason,
+    RolloutRow.verdict,
+    RolloutRow.reward,
+    RolloutRow.num_turns,
+    RolloutRow.suspicions,
+    RolloutRow.fault,
+    RolloutRow.created_at,
+    RolloutRow.started_at,
+    RolloutRow.finished_at,
+    GroupRow.split,
+    GroupRow.policy_version,
+)
+"""The fields of a ListedRollout, in their order."""
+_STATE = case(
+    (~DONE, cast(RolloutRow.phase, Text)),
+    (MASKED, "masked"),
+    (RESOLVED, "resolved"),
+    else_="failed",
+)
+# "execute: SandboxLost": what follows differs by rollout.
+_FAULT = func.coalesce(func.substring(RolloutRow.fault, "^[^:]*:[^:]*"), RolloutRow.fault)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPage:
+    rows: tuple[ListedRollout, ...]
+    after: RolloutId | None
+    """Last row, where more follow it."""
+    num_matching: int
+    """At most MANY + 1."""
+
+
+async def page(
+    db: Database,
+    campaign: CampaignId,
+    config: AnyRun,
+    chosen: Mapping[str, str],
+    *,
+    after: RolloutId | None = None,
+    size: int = 50,
+) -> FoundPage:
+    """Rollouts for which all of `chosen` hold, the newest group first, from the one that follows
+    `after`. `chosen`: values by name, of FACETS and of `group`."""
+    columns = _columns(config)
+    conditions = [RolloutRow.campaign_id == campaign]
+    conditions += [_is(columns[name], value) for name, value in chosen.items()]
+    async with db.snapshot() as connection:
+        rows = await connection.execute(
+            _joined(select(*LISTED))
+            .where(*conditions, *(() if after is None else (_follows(after),)))
+            .order_by(RolloutRow.created_at.desc(), RolloutRow.group_id, RolloutRow.sample_index)
+            .limit(size + 1)
+        )
+        found = [ListedRollout(*row) for row in rows]
+        matching = _joined(select(RolloutRow.id)).where(*conditions).limit(MANY + 1).subquery()
+        total = await connection.scalar(select(func.count()).select_from(matching))
+    after_last = found[size - 1].id if len(found) > size else None
+    return FoundPage(tuple(found[:size]), after_last, total or 0)
+
+
+async def facets(
+    db: Database, campaign: CampaignId, config: AnyRun, chosen: Mapping[str, str]
+) -> dict[str, list[tuple[str, int]]]:
+    """Values of each of FACETS with their counts among all rollouts for which all of `chosen` hold,
+    the most frequent first. Reads them all, so it costs more than a page."""
+    columns = _columns(config)
+    conditions = [RolloutRow.campaign_id == campaign]
+    conditions += [_is(columns[name], value) for name, value in chosen.items()]
+    counts: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+    async with db.snapshot() as connection:
+        for *values, num in await connection.execute(_counts(columns, conditions)):
+            for name, value in zip(FACETS, values, strict=True):
+                if value is not None:
+                    counts[name].append((value, num))
+    return {
+        name: sorted(counts[name], key=lambda each: (-each[1], each[0]))[:FACET_VALUES]
+        for name in FACETS
+    }
+
+
+def _columns(config: AnyRun) -> dict[str, ColumnElement[str]]:
+    return {
+        "state": _STATE,
+        "verdict": cast(RolloutRow.verdict, Text),
+        "stop": cast(RolloutRow.stop_reason, Text),
+        "version": cast(GroupRow.policy_version, Text),
+        "split": cast(GroupRow.split, Text),
+        "step": cast(StepGroupRow.step, Text),
+        "fault": _FAULT,
+        "agent": _agent(config),
+        "task": cast(RolloutRow.task_id, Text),
+        "group": cast(RolloutRow.group_id, Text),
+    }
+
+
+def _agent(config: AnyRun) -> ColumnElement[Any]:
+    """Name of the agent that plays: it follows from the task's row and the configuration."""
+    if not isinstance(config, RunConfig) or config.agent.override:
+        kind = config.agent.kind if isinstance(config, RunConfig) else None
+        return cast(kind, Text)
+    of_row, of_set = func.nullif(TaskRow.spec["agent_name"].astext, ""), config.agents_of_sets
+    others = [case(of_set, value=GroupRow.split)] if of_set else []
+    return func.coalesce(of_row, *others, cast(config.agent.kind, Text))
+
+
+def _joined(statement: Any) -> Any:
+    return (
+        statement.select_from(RolloutRow)
+        .join(GroupRow, GroupRow.id == RolloutRow.group_id)
+        .join(TaskRow, TaskRow.id == RolloutRow.task_id)
+        .outerjoin(
+            StepGroupRow,
+            and_(
+                StepGroupRow.group_id == RolloutRow.group_id,
+                StepGroupRow.campaign_id == RolloutRow.campaign_id,
+            ),
+        )
+    )
+
+
+def _counts(columns: Mapping[str, ColumnElement[str]], conditions: Sequence[Any]) -> Any:
+    inner = _joined(select(*(columns[name].label(name) for name in FACETS))).where(*conditions)
+    facet = inner.subquery().c
+    sets = [tuple_(facet[name]) for name in FACETS]
+    return select(*(facet[name] for name in FACETS), func.count()).group_by(
+        func.grouping_sets(*sets)
+    )
+
+
+def _is(column: ColumnElement[str], value: str) -> ColumnElement[bool]:
+    return column == value
+
+
+def _follows(after: RolloutId) -> ColumnElement[bool]:
+    key = select(RolloutRow.created_at).where(RolloutRow.id == after).scalar_subquery()
+    group = select(RolloutRow.group_id).where(RolloutRow.id == after).scalar_subquery()
+    index = select(RolloutRow.sample_index).where(RolloutRow.id == after).scalar_subquery()
+    return and_(
+        RolloutRow.created_at <= key,
+        or_(
+            RolloutRow.created_at < key,
+            RolloutRow.group_id > group,
+            and_(RolloutRow.group_id == group, RolloutRow.sample_index > index),
+        ),
+    )

@@ -1,0 +1,6 @@
+"""The live viewer: pages about runs, rollouts, tasks and machines, as the store has them now.
+
+Invariants: it changes nothing (its sessions are read-only, and each query is bounded); everything
+that a model, a tool or a test wrote is hostile and reaches a page as text; every page works without
+scripts and exists as JSON. May import `reports`, `infra` and `mainspring`; `cli` starts it.
+"""

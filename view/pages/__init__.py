@@ -1,0 +1,19 @@
+"""Pages: one file each, from the query over a frozen dataclass to its template."""
+
+from view.pages import (
+    campaign,
+    compare,
+    config,
+    group,
+    home,
+    machines,
+    rollout,
+    rollouts,
+    tasks,
+)
+
+ALL = (
+    *(*home.PAGES, *machines.PAGES, *compare.PAGES, *rollout.PAGES),
+    *(*rollouts.PAGES, *tasks.PAGES, *config.PAGES, *group.PAGES, *campaign.PAGES),
+)
+"""Every page, those with longer addresses first."""

@@ -1,0 +1,178 @@
+"""One run: what it does now, its curves, how its rollouts ended, and its newest groups.
+
+A training campaign's page is about its steps; that of an evaluation, a verification, a regrade or a
+supervised run about its result (`run_results`). Imported by `pages`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from infra.db import store
+from infra.db.naming import campaign_named
+from infra.db.reading import endings, evaluations, run_overviews, trained_steps
+from infra.db.reading.endings import Endings
+from infra.db.reading.evaluations import Evaluation
+from infra.db.reading.run_overviews import GroupLine
+from infra.db.reading.trained_steps import Step
+from infra.db.runs.campaigns import CampaignRecord
+from mainspring.config.campaign import CampaignConfig
+from mainspring.ids import campaign_workflow
+from mainspring.rewards.passk import wilson
+from mainspring.status import (
+    CampaignKind,
+    CampaignStatus,
+    GroupStatus,
+    RolloutPhase,
+    Sampling,
+)
+from mainspring.training.watched import warnings
+from mainspring.words.waits import ENDED
+from view.moves import RunMoves, moves
+from view.page import Page
+from view.page_request import PageRequest
+from view.pages.run_results import RunResults, results_of
+from view.plots import PlotLine
+from view.viewer import Viewer
+
+KEPT_S = 2.0
+GROUPS_SHOWN = 12
+RATES_FROM = 3
+"""Steps after which the time that is left is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignPage:
+    id: str
+    kind: CampaignKind
+    status: CampaignStatus
+    error: str | None
+    created_at: datetime
+    finished_at: datetime | None
+    now: datetime
+    parent: str | None
+    """The campaign that it was forked or retrained from."""
+    num_steps: int | None
+    """Planned; None for other runs."""
+    steps: Sequence[Step]
+    evaluations: Sequence[Evaluation]
+    main_split: str
+    gap_bound: float | None
+    warnings: Sequence[str]
+    changes: Sequence[str]
+    endings: Endings
+    group_counts: Mapping[GroupStatus, int]
+    phases: Mapping[RolloutPhase, int]
+    oldest: tuple[str, datetime] | None
+    groups: Sequence[GroupLine]
+    moves: RunMoves
+    workflow: str
+    results: RunResults | None
+
+    @property
+    def is_running(self) -> bool:
+        return self.status not in ENDED
+
+    @property
+    def spent_s(self) -> float:
+        return ((self.finished_at or self.now) - self.created_at).total_seconds()
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until the last step, as the newest steps took; None: not known."""
+        ends = [step.finished_at for step in self.steps if step.finished_at]
+        if not self.is_running or self.num_steps is None or len(ends) < RATES_FROM:
+            return None
+        newest = ends[-10:]
+        pace_s = (newest[-1] - newest[0]).total_seconds() / (len(newest) - 1)
+        return max(0, self.num_steps - len(self.steps)) * pace_s
+
+    def line(self, name: str, *figures: str) -> PlotLine:
+        """A figure of the steps; of several the first that a step has."""
+        return PlotLine(name, [(step.step, _first(step, figures)) for step in self.steps])
+
+    @property
+    def resolved(self) -> list[PlotLine]:
+        """Share of resolved rollouts: of each batch, and of each evaluation with its interval."""
+        lines = [PlotLine("batch", [(step.step, step.solve_rate) for step in self.steps])]
+        kinds = dict.fromkeys((each.split, each.sampling) for each in self.evaluations)
+        for split, sampling in list(kinds)[:3]:
+            chosen = [
+                each
+                for each in self.evaluations
+                if (each.split, each.sampling) == (split, sampling) and each.solve_rate is not None
+            ]
+            lines.append(
+                PlotLine(
+                    split if sampling is Sampling.SAMPLED else f"{split}, greedy",
+                    [(each.version, each.solve_rate) for each in chosen],
+                    marks=True,
+                    band=[(each.version, *_interval(each)) for each in chosen],
+                )
+            )
+        return lines
+
+
+def _first(step: Step, figures: Sequence[str]) -> float | None:
+    return next((step.metrics[name] for name in figures if name in step.metrics), None)
+
+
+def _interval(evaluation: Evaluation) -> tuple[float, float]:
+    scored = evaluation.num_tasks - evaluation.num_masked
+    return wilson(evaluation.num_resolved / scored, scored)
+
+
+async def read(viewer: Viewer, asked: PageRequest) -> CampaignPage:
+    async with viewer.part("the run") as db:
+        record = await campaign_named(db, asked.path["name"])
+    # A reader who has just been told of a change gets no answer from before it.
+    key = ("campaign", record.id, viewer.words.get(record.id, ""))
+    return await viewer.kept(key, KEPT_S, lambda: _read(viewer, record))
+
+
+async def _read(viewer: Viewer, record: CampaignRecord) -> CampaignPage:
+    config = record.config
+    trains = isinstance(config, CampaignConfig)
+    async with viewer.part("the curves of the run") as db:
+        now = await store.now(db)
+        async with db.snapshot() as connection:
+            steps = await trained_steps.read(connection, record.id)
+            measured = await evaluations.read(connection, record.id) if trains else ()
+    async with viewer.part("how its rollouts ended") as db, db.snapshot() as connection:
+        ended = await endings.read(connection, record.id)
+        counts = await endings.group_counts(connection, record.id)
+    async with viewer.part("its newest groups") as db, db.snapshot() as connection:
+        groups = await run_overviews.newest_groups(connection, record.id, GROUPS_SHOWN)
+        phases = await run_overviews.phases(connection, record.id)
+        oldest = await run_overviews.oldest_playing(connection, record.id)
+    splits = config.evaluation.measured if trains else ()
+    return CampaignPage(
+        id=record.id,
+        kind=record.kind,
+        status=record.status,
+        error=record.error,
+        created_at=record.created_at,
+        finished_at=record.finished_at,
+        now=now,
+        parent=None if record.parent is None else record.parent.campaign,
+        num_steps=record.num_steps if trains else None,
+        steps=steps,
+        evaluations=measured,
+        main_split=splits[0] if splits else "",
+        gap_bound=config.gap_bounds.max if trains and not record.is_retrained else None,
+        warnings=warnings([(step.step, step.metrics) for step in steps], config)
+        if trains and not record.is_retrained
+        else (),
+        changes=[f"{each.line}, by {each.changed_by}" for each in record.changes],
+        endings=ended,
+        group_counts=counts,
+        phases=phases,
+        oldest=oldest,
+        groups=groups,
+        moves=await moves(viewer, record),
+        workflow=campaign_workflow(record.id),
+        results=None if trains else await results_of(viewer, record),
+    )
+
+
+PAGES = (Page("/c/{name}", "campaign.html.j2", read),)
