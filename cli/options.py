@@ -40,6 +40,22 @@ Dump = Annotated[
         "--dump", help="Print every field with where its value comes from. Start nothing."
     ),
 ]
+
+
+def _set_view(given: bool) -> bool:
+    if not given:
+        os.environ["MAINSPRING_VIEW"] = "false"
+    return given
+
+
+View = Annotated[
+    bool,
+    typer.Option(
+        "--view/--no-view",
+        callback=_set_view,
+        help="Start the viewer beside the run, unless one runs (docs/viewer.md).",
+    ),
+]
 CampaignName = Annotated[str, typer.Argument(help="Name of the campaign.")]
 RunName = Annotated[str, typer.Argument(help="Name of the campaign or other run.")]
 CopiedCheckpoints = Annotated[

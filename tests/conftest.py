@@ -28,6 +28,8 @@ for name in ("DATABASE_URL", "TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE", "HOME"):
 # As a rank on a CPU has it (trainer/process/driver.py): Megatron's import then makes no compiler
 # ready.
 os.environ["TORCHDYNAMO_DISABLE"] = "1"
+# Commands of tests need no viewer beside them: each costs a second. tests/view asks for one.
+os.environ["MAINSPRING_VIEW"] = "false"
 
 LONGEST_FIRST = ("test_train_command.py", "test_campaign_resumes.py")
 """Files of minutes that would run alone at the end, because the alphabet puts them last."""

@@ -5,7 +5,7 @@ are classes of the style sheet, and lines differ by dashes as well. Pure. Import
 and pages.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, isfinite
 
@@ -54,6 +54,27 @@ def curve(title: str, *lines: PlotLine, x: str = "step", at_least: float | None 
     return Markup('<figure class="plot"><figcaption>{} {}</figcaption>{}{}</figure>').format(
         title, _legend(known), svg, _table(known, x)
     )
+
+
+def event_lane(marks: Mapping[float, Sequence[str]], first: float, last: float) -> Markup:
+    """What was lost and recovered, below plots over the same steps; empty where nothing was."""
+    if not marks:
+        return Markup("")
+    scale = _Scale(min(first, *marks), max(last, *marks), 0.0, 1.0)
+    drawn = [
+        Markup(
+            '<polygon points="{:.1f},6 {:.1f},6 {:.1f},14" class="fill-masked">'
+            "<title>before step {}: {}</title></polygon>"
+        ).format(x - 5, x + 5, x, ceil(place), "; ".join(texts))
+        for place, texts in marks.items()
+        for x in (scale.x(place),)
+    ]
+    number_of = sum(len(texts) for texts in marks.values())
+    return Markup(
+        '<figure class="plot"><figcaption>Lost and recovered <span class="last">{}</span>'
+        '</figcaption><svg viewBox="0 0 {} 20" role="img" aria-label="{} events" class="curve">'
+        '<line x1="{}" x2="{}" y1="16" y2="16" class="grid"/>{}</svg></figure>'
+    ).format(number_of, WIDTH, number_of, _LEFT, WIDTH - _RIGHT, Markup("").join(drawn))
 
 
 def bars(parts: Sequence[tuple[str, str, float]]) -> Markup:

@@ -9,7 +9,7 @@ from cli.eval import eval_options
 from cli.eval.compare import compare
 from cli.eval.one import one
 from cli.eval.performing import check_model, complete, perform, stored_run
-from cli.options import Dump, Home, Json, OneSplit, SetFields, Workers, print_dump
+from cli.options import Dump, Home, Json, OneSplit, SetFields, View, Workers, print_dump
 
 app = typer.Typer(name="eval", help="Measure a model on a task set.", no_args_is_help=True)
 app.command()(one)
@@ -42,6 +42,7 @@ def run(
     output: eval_options.Output = None,
     retry: eval_options.Retry = False,
     workers: Workers = True,
+    view: View = True,
     home: Home = None,
     as_json: Json = False,
 ) -> None:

@@ -16,6 +16,7 @@ from cli.options import (
     Json,
     SetFields,
     StoredName,
+    View,
     hint,
     overrides,
     print_dump,
@@ -48,6 +49,7 @@ def train(
     given: SetFields = None,
     dump: Dump = False,
     yes: Yes = False,
+    view: View = True,
     home: Home = None,
     as_json: Json = False,
 ) -> None:
@@ -92,6 +94,7 @@ def quickstart(
     detach: Detach = False,
     stop: Stop = False,
     dry_run: DryRun = False,
+    view: View = True,
     home: Home = None,
     as_json: Json = False,
 ) -> None:
@@ -204,7 +207,7 @@ def _perform(
     )
     name = outcome.summary["campaign"]
     hint(
-        f"`mainspring campaign show {name}`, `mainspring rollout list {name} --failed`, open "
+        f"`mainspring view`, `mainspring rollout list {name} --failed`, open "
         f"{outcome.report.absolute().as_uri()}"
     )
 

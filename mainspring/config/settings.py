@@ -61,6 +61,8 @@ class Settings(BaseSettings):
     """The same for the disk that holds the node's state folder."""
     ray_address: str = ""
     """host:port of the Ray cluster that trainers use; empty: one of their own on their machine."""
+    view: bool = True
+    """Whether commands that keep a run's processes start the viewer beside them."""
     metrics_address: str = ""
     """ip:port at which a worker process answers Prometheus; empty: nowhere."""
     gateway_addresses: str = ""

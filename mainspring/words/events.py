@@ -4,12 +4,13 @@ Pure. Invariant: what happens to each rollout by itself is told in one line with
 comes within TOGETHER, so that a dead node is not sixty lines; an id in a line is whole.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from mainspring.status.event import EventKind
+from mainspring.status.event import LASTING, EventKind
 
 TOGETHER = timedelta(seconds=60)
 _MANY = {
@@ -17,6 +18,8 @@ _MANY = {
     EventKind.EPOCH_BEGUN: "rollouts begun again",
 }
 """Words for many of a kind that happens to each rollout by itself."""
+_QUIET = {*LASTING, EventKind.ENGINE_JOINED, EventKind.ENGINE_LEFT}
+"""Kinds that are no loss or recovery."""
 
 
 class Told(Protocol):
@@ -81,3 +84,18 @@ def _line(run: Sequence[Told]) -> EventLine:
     elif number > 1:
         text += f" ({number} times until {last.last_at:%H:%M:%S})"
     return EventLine(first.at, last.last_at, last.kind, text)
+
+
+def at_steps(
+    events: Iterable[Told], ends: Sequence[tuple[int, datetime]]
+) -> dict[float, list[str]]:
+    """Losses and recoveries on an axis of steps, which has no times: each stands before the first
+    step that ended after it. `ends`: number and end of each step, in order."""
+    found: dict[float, list[str]] = {}
+    times = [end for _, end in ends]
+    for event in events if ends else ():
+        if event.kind not in _QUIET:
+            after = bisect_left(times, event.at)
+            place = ends[after][0] - 0.5 if after < len(ends) else ends[-1][0] + 0.5
+            found.setdefault(place, []).append(event.text)
+    return dict(sorted(found.items()))

@@ -13,13 +13,15 @@ from infra.db.connect import reading_database
 from infra.db.database import Database
 from infra.db.programs import model_requests, program_lives
 from infra.db.rollouts import rollouts, turns
+from infra.db.runs import events
+from infra.db.runs.events import Event
 from infra.db.training import steps
 from mainspring.config.settings import load_settings
 from mainspring.ids import RolloutId
 from mainspring.programs.matching import key_of
 from mainspring.programs.record import BranchKind
 from mainspring.programs.request import ChatMessage, Dialect, ModelRequest, Role
-from mainspring.status import Verdict
+from mainspring.status import EventKind, Verdict
 from mainspring.trajectories.turns import Call, VersionSpan
 
 FIRST = "/r/first/g000000/000"
@@ -258,3 +260,27 @@ async def test_pages_change_nothing_in_the_store(
             with pytest.raises(DBAPIError, match="read-only transaction"):
                 async with open_one() as connection:
                     await connection.execute(text("UPDATE store SET swept_at = now()"))
+
+
+async def test_events_are_a_page_and_a_lane_below_the_curves(
+    db: Database, store_url: str, tmp_path: Path
+) -> None:
+    await begin_campaign(db)
+    for index in range(2):
+        await add_ready_group(db, index)
+    lost = Event(EventKind.NODE_LOST, "vm", "node vm lost: <b>61</b> sandboxes", CAMPAIGN)
+    await events.put(db, lost)
+    await events.put(db, Event(EventKind.COMMAND, "set", "campaign set", CAMPAIGN, by="ada@host"))
+    await steps.plan_step(db, CAMPAIGN, 1, num_groups=2)
+    folder = {"policy_path": "/models/v1", "checkpoint": None}
+    await steps.commit_step(db, CAMPAIGN, 1, metrics={"reward_mean": 0.5}, **folder)
+    async with viewer_of(home_of(tmp_path, store_url)) as client:
+        page = (await client.get("/events?c=first")).text
+        assert "node vm lost: &lt;b&gt;61" in page and "ada@host: campaign set" in page
+        one_kind = (await client.get("/events.json?c=first&kind=node_lost")).json()
+        assert [event["kind"] for event in one_kind["events"]] == ["node_lost"]
+        assert (await client.get("/events?kind=nothing")).status_code == 400
+        assert (await client.get("/events?c=nothing")).status_code == 404
+        campaign = (await client.get("/c/first")).text
+    assert "before step 1: node vm lost: &lt;b&gt;61" in campaign
+    assert 'href="/events?c=first"' in campaign

@@ -4,6 +4,7 @@ from view.pages import (
     campaign,
     compare,
     config,
+    events,
     group,
     home,
     machines,
@@ -13,7 +14,7 @@ from view.pages import (
 )
 
 ALL = (
-    *(*home.PAGES, *machines.PAGES, *compare.PAGES, *rollout.PAGES),
+    *(*home.PAGES, *machines.PAGES, *events.PAGES, *compare.PAGES, *rollout.PAGES),
     *(*rollouts.PAGES, *tasks.PAGES, *config.PAGES, *group.PAGES, *campaign.PAGES),
 )
 """Every page, those with longer addresses first."""

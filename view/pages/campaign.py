@@ -4,6 +4,7 @@ A training campaign's page is about its steps; that of an evaluation, a verifica
 supervised run about its result (`run_results`). Imported by `pages`.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,7 +16,9 @@ from infra.db.reading.endings import Endings
 from infra.db.reading.evaluations import Evaluation
 from infra.db.reading.run_overviews import GroupLine
 from infra.db.reading.trained_steps import Step
+from infra.db.runs import events
 from infra.db.runs.campaigns import CampaignRecord
+from infra.db.runs.events import EventRecord
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import campaign_workflow
 from mainspring.rewards.passk import wilson
@@ -27,6 +30,7 @@ from mainspring.status import (
     Sampling,
 )
 from mainspring.training.watched import warnings
+from mainspring.words.events import EventLine, at_steps, lines
 from mainspring.words.waits import ENDED
 from view.moves import RunMoves, moves
 from view.page import Page
@@ -36,9 +40,16 @@ from view.plots import PlotLine
 from view.viewer import Viewer
 
 KEPT_S = 2.0
+ENDED_KEPT_S = 60.0
+"""Of a run that ended: nothing of it changes but by a person's command."""
 GROUPS_SHOWN = 12
+EVENTS_SHOWN = 8
+EVENTS_READ = 500
+"""The newest ones: the lane below the curves has no more."""
 RATES_FROM = 3
 """Steps after which the time that is left is told."""
+
+_Oldest = tuple[str, datetime] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +74,14 @@ class CampaignPage:
     endings: Endings
     group_counts: Mapping[GroupStatus, int]
     phases: Mapping[RolloutPhase, int]
-    oldest: tuple[str, datetime] | None
+    oldest: _Oldest
     groups: Sequence[GroupLine]
     moves: RunMoves
     workflow: str
+    events: Sequence[EventLine]
+    """The newest ones, those lead."""
+    lost: Mapping[float, Sequence[str]]
+    """Losses and recoveries by their place among the steps."""
     results: RunResults | None
 
     @property
@@ -127,24 +142,43 @@ async def read(viewer: Viewer, asked: PageRequest) -> CampaignPage:
         record = await campaign_named(db, asked.path["name"])
     # A reader who has just been told of a change gets no answer from before it.
     key = ("campaign", record.id, viewer.words.get(record.id, ""))
-    return await viewer.kept(key, KEPT_S, lambda: _read(viewer, record))
+    for_s = ENDED_KEPT_S if record.status in ENDED else KEPT_S
+    return await viewer.kept(key, for_s, lambda: _read(viewer, record))
 
 
 async def _read(viewer: Viewer, record: CampaignRecord) -> CampaignPage:
     config = record.config
     trains = isinstance(config, CampaignConfig)
-    async with viewer.part("the curves of the run") as db:
-        now = await store.now(db)
-        async with db.snapshot() as connection:
-            steps = await trained_steps.read(connection, record.id)
-            measured = await evaluations.read(connection, record.id) if trains else ()
-    async with viewer.part("how its rollouts ended") as db, db.snapshot() as connection:
-        ended = await endings.read(connection, record.id)
-        counts = await endings.group_counts(connection, record.id)
-    async with viewer.part("its newest groups") as db, db.snapshot() as connection:
-        groups = await run_overviews.newest_groups(connection, record.id, GROUPS_SHOWN)
-        phases = await run_overviews.phases(connection, record.id)
-        oldest = await run_overviews.oldest_playing(connection, record.id)
+
+    async def curves() -> tuple[datetime, Sequence[Step], Sequence[Evaluation]]:
+        async with viewer.part("the curves of the run") as db:
+            now = await store.now(db)
+            async with db.snapshot() as connection:
+                steps = await trained_steps.read(connection, record.id)
+                measured = await evaluations.read(connection, record.id) if trains else ()
+        return now, steps, measured
+
+    async def ends() -> tuple[Endings, Mapping[GroupStatus, int]]:
+        async with viewer.part("how its rollouts ended") as db, db.snapshot() as connection:
+            ended = await endings.read(connection, record.id)
+            return ended, await endings.group_counts(connection, record.id)
+
+    async def newest() -> tuple[Sequence[GroupLine], Mapping[RolloutPhase, int], _Oldest]:
+        async with viewer.part("its newest groups") as db, db.snapshot() as connection:
+            groups = await run_overviews.newest_groups(connection, record.id, GROUPS_SHOWN)
+            phases = await run_overviews.phases(connection, record.id)
+            return groups, phases, await run_overviews.oldest_playing(connection, record.id)
+
+    async def happenings() -> Sequence[EventRecord]:
+        async with viewer.part("its events") as db:
+            return await events.newest(db, record.id, limit=EVENTS_READ)
+
+    (
+        (now, steps, measured),
+        (ended, counts),
+        (groups, phases, oldest),
+        happened,
+    ) = await asyncio.gather(curves(), ends(), newest(), happenings())
     splits = config.evaluation.measured if trains else ()
     return CampaignPage(
         id=record.id,
@@ -171,6 +205,8 @@ async def _read(viewer: Viewer, record: CampaignRecord) -> CampaignPage:
         groups=groups,
         moves=await moves(viewer, record),
         workflow=campaign_workflow(record.id),
+        events=lines(happened)[: -EVENTS_SHOWN - 1 : -1],
+        lost=at_steps(happened, [(s.step, s.finished_at) for s in steps if s.finished_at]),
         results=None if trains else await results_of(viewer, record),
     )
 

@@ -62,6 +62,8 @@ class Member:
     imports: tuple[str, ...] = ()
     """Modules that a fork server imports ahead, and that leave it with one thread; without any the
     member starts by itself."""
+    is_needed: bool = True
+    """Without one that is not, the others work: it is left alone when it cannot run."""
     process: asyncio.subprocess.Process | Forked | None = None
     num_quick_deaths: int = 0
 
@@ -123,6 +125,8 @@ class Fleet:
             quick = time.monotonic() - started < QUICK_S
             member.num_quick_deaths = member.num_quick_deaths + 1 if quick else 0
             if member.num_quick_deaths == MAX_QUICK_DEATHS:
+                if not member.is_needed:
+                    return
                 raise WorkFailed(
                     f"{end.cause}: {end.name} ended {MAX_QUICK_DEATHS} times in a row within "
                     f"{QUICK_S:.0f} s of its start ({end.how}); its log is {end.log}",

@@ -7,11 +7,12 @@ Imported by what trains, measures and verifies from a command.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 
 from temporalio.client import Client
 
-from cli.operations.machine.fleet import Fleet, Member, Told, keep_until
+from cli.operations.machine.fleet import ONE_THREAD, Fleet, Member, Told, keep_until
 from cli.operations.machine.process_ends import ProcessEnd
 from cli.operations.runs import campaign_launch as launch
 from cli.operations.runs.still_alive import Ending
@@ -21,6 +22,7 @@ from infra.db.runs import campaigns
 from infra.db.runs.campaigns import CampaignRecord
 from infra.db.runs.events import Event
 from infra.db.runs.late_events import LateEvents
+from infra.stack import viewer_address
 from mainspring.config.settings import Settings
 from mainspring.errors import ConfigError
 from mainspring.ids import CampaignId
@@ -29,6 +31,7 @@ from mainspring.status import EventKind
 METRICS_PORTS = ("trainer", "trainer-2", "rollout", "sandbox", "gateway")
 """Members that answer Prometheus, in the order of their ports."""
 MAX_PORT = 65_535
+VIEWER_LOOK_S = 0.5
 
 
 async def run_to_end(
@@ -46,6 +49,9 @@ async def run_to_end(
     failed without one."""
     logs, link = settings.home / "logs", settings.temporal_link
     members = with_metrics(members, settings.metrics_address)
+    is_viewed = bool(members) and settings.view and not for_a_program
+    if is_viewed:
+        members += _viewer(settings)
     late = LateEvents(db)
 
     def tell(kind: EventKind, subject: str, text: str) -> None:
@@ -66,9 +72,12 @@ async def run_to_end(
         logs=logs if members else None,
         home=settings.home,
     )
-    async with late, fleet:
+    async with late, fleet, AsyncExitStack() as beside:
         if members:
             say(f"started {', '.join(fleet.members)}; logs in {logs}")
+        if is_viewed:
+            telling = asyncio.create_task(_tell_of_viewer(settings.home, campaign, say))
+            beside.callback(telling.cancel)
         await _start(db, client, campaign, fleet, settings, say, tell)
         while True:
             async with watch:
@@ -78,6 +87,21 @@ async def run_to_end(
             record = await campaigns.get(db, campaign)
             if record.status in campaigns.ENDS:  # else somebody started it again just now
                 return record
+
+
+def _viewer(settings: Settings) -> list[Member]:
+    """None where one answers for this home folder already."""
+    if viewer_address.found(settings.home) is not None:
+        return []
+    arguments = ["view", "--home", str(settings.home)]
+    return [Member("view", arguments, environment=dict(ONE_THREAD), is_needed=False)]
+
+
+async def _tell_of_viewer(home: Path, campaign: CampaignId, say: Callable[[str], None]) -> None:
+    """Once it answers: its port follows from what is free."""
+    while (page := viewer_address.page_of(home, "c", campaign)) is None:
+        await asyncio.sleep(VIEWER_LOOK_S)
+    say(f"viewer {page}")
 
 
 def with_metrics(members: Sequence[Member], address: str) -> list[Member]:

@@ -12,6 +12,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.reading.rollout_pages import LISTED, ListedRollout
+from infra.db.tables.event_rows import EventRow
 from infra.db.tables.models import GroupRow, RolloutRow, StepGroupRow, StepRow
 from infra.db.tables.rollout_ends import DONE
 from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId
@@ -182,7 +183,10 @@ async def changed_at(connection: AsyncConnection, campaign: CampaignId) -> str:
     made = await connection.scalar(
         select(func.max(GroupRow.created_at)).where(GroupRow.campaign_id == campaign)
     )
+    happened = await connection.scalar(
+        select(func.max(EventRow.last_at)).where(EventRow.campaign_id == campaign)
+    )
     playing = await phases(connection, campaign)
     counted = ".".join(f"{phase.value}{num}" for phase, num in playing.items())
-    stamps = (f"{at:%Y%m%d%H%M%S%f}" if at else "0" for at in (ended, done, made))
+    stamps = (f"{at:%Y%m%d%H%M%S%f}" if at else "0" for at in (ended, done, made, happened))
     return "-".join((*stamps, str(steps), counted))

@@ -9,11 +9,11 @@ fills the store of a home folder, whose services run. Imported by tests that mea
 import argparse
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Integer, Text, cast, func, insert, literal, select, text, update
+from sqlalchemy import Integer, Text, cast, func, insert, literal, select, text, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.connect import open_database
@@ -91,7 +91,7 @@ async def _copy(connection: AsyncConnection, group: GroupId, numbers: Any) -> No
         connection,
         GroupRow,
         {"id": name, "index": index, "created_at": func.now() - age},
-        select_from=[number],
+        select_from=number,
         where=GroupRow.id == group,
     )
     await _insert(
@@ -103,7 +103,7 @@ async def _copy(connection: AsyncConnection, group: GroupId, numbers: Any) -> No
             "created_at": func.now() - age,
             "finished_at": func.now() - age,
         },
-        select_from=[number],
+        select_from=number,
         where=RolloutRow.group_id == group,
     )
     for table in (CallRow, ExecutionRow):
@@ -111,7 +111,7 @@ async def _copy(connection: AsyncConnection, group: GroupId, numbers: Any) -> No
             connection,
             table,
             {"rollout_id": moved(table.rollout_id)},
-            select_from=[number],
+            select_from=number,
             where=table.rollout_id.startswith(group),
         )
 
@@ -121,12 +121,12 @@ async def _insert(
     table: type[Base],
     changed: Mapping[str, Any],
     *,
-    select_from: Sequence[Any],
+    select_from: Any,
     where: Any,
 ) -> None:
     columns = table.__table__.columns
     values = [changed.get(column.key, column) for column in columns]
-    chosen = select(*values).select_from(table, *select_from).where(where)
+    chosen = select(*values).select_from(table).join(select_from, true()).where(where)
     await connection.execute(insert(table).from_select([column.key for column in columns], chosen))
 
 
