@@ -18,6 +18,7 @@ from temporalio.client import Client
 from infra.db.connect import reading_database, with_recorded_namespace
 from infra.db.database import Database
 from infra.db.faults import QueryTooLong
+from infra.db.reading.trained_steps import Step
 from infra.temporal.connection import connect, settled
 from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import DatabaseError
@@ -51,6 +52,8 @@ class Viewer:
         """Pollers of campaigns that are looked at, by campaign (`live`)."""
         self.words: dict[str, str] = {}
         """The newest word of each of them: another one whenever its page shows something else."""
+        self.steps: dict[str, dict[int, Step]] = {}
+        """Steps that were read, by campaign and number (`pages.campaign`)."""
         self.settings: Settings = load_settings(home)
 
     @asynccontextmanager

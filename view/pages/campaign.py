@@ -20,7 +20,7 @@ from infra.db.runs import events
 from infra.db.runs.campaigns import CampaignRecord
 from infra.db.runs.events import EventRecord
 from mainspring.config.campaign import CampaignConfig
-from mainspring.ids import campaign_workflow
+from mainspring.ids import CampaignId, campaign_workflow
 from mainspring.rewards.passk import wilson
 from mainspring.status import (
     CampaignKind,
@@ -40,6 +40,8 @@ from view.plots import PlotLine
 from view.viewer import Viewer
 
 KEPT_S = 2.0
+COUNTED_S = 5.0
+"""Counts read every rollout of the run."""
 ENDED_KEPT_S = 60.0
 """Of a run that ended: nothing of it changes but by a person's command."""
 GROUPS_SHOWN = 12
@@ -150,18 +152,19 @@ async def _read(viewer: Viewer, record: CampaignRecord) -> CampaignPage:
     config = record.config
     trains = isinstance(config, CampaignConfig)
 
-    async def curves() -> tuple[datetime, Sequence[Step], Sequence[Evaluation]]:
-        async with viewer.part("the curves of the run") as db:
+    async def measurements() -> tuple[datetime, Sequence[Evaluation]]:
+        async with viewer.part("the evaluations of the run") as db:
             now = await store.now(db)
             async with db.snapshot() as connection:
-                steps = await trained_steps.read(connection, record.id)
-                measured = await evaluations.read(connection, record.id) if trains else ()
-        return now, steps, measured
+                return now, await evaluations.read(connection, record.id) if trains else ()
 
-    async def ends() -> tuple[Endings, Mapping[GroupStatus, int]]:
+    async def count() -> tuple[Endings, Mapping[GroupStatus, int]]:
         async with viewer.part("how its rollouts ended") as db, db.snapshot() as connection:
             ended = await endings.read(connection, record.id)
             return ended, await endings.group_counts(connection, record.id)
+
+    async def ends() -> tuple[Endings, Mapping[GroupStatus, int]]:
+        return await viewer.kept(("endings", record.id), COUNTED_S, count)
 
     async def newest() -> tuple[Sequence[GroupLine], Mapping[RolloutPhase, int], _Oldest]:
         async with viewer.part("its newest groups") as db, db.snapshot() as connection:
@@ -174,11 +177,14 @@ async def _read(viewer: Viewer, record: CampaignRecord) -> CampaignPage:
             return await events.newest(db, record.id, limit=EVENTS_READ)
 
     (
-        (now, steps, measured),
+        (now, measured),
+        steps,
         (ended, counts),
         (groups, phases, oldest),
         happened,
-    ) = await asyncio.gather(curves(), ends(), newest(), happenings())
+    ) = await asyncio.gather(
+        measurements(), _steps(viewer, record.id), ends(), newest(), happenings()
+    )
     splits = config.evaluation.measured if trains else ()
     return CampaignPage(
         id=record.id,
@@ -209,6 +215,19 @@ async def _read(viewer: Viewer, record: CampaignRecord) -> CampaignPage:
         lost=at_steps(happened, [(s.step, s.finished_at) for s in steps if s.finished_at]),
         results=None if trains else await results_of(viewer, record),
     )
+
+
+async def _steps(viewer: Viewer, campaign: CampaignId) -> Sequence[Step]:
+    """Those that are done. What a step was trained on does not change after its end, and takes long
+    to count: each is read once."""
+    known = viewer.steps.setdefault(campaign, {})
+    async with viewer.part("the steps of the run") as db, db.snapshot() as connection:
+        times = await trained_steps.times(connection, campaign)
+        lacking = [n for n, end in times if n not in known or known[n].finished_at != end]
+        if lacking:
+            read = await trained_steps.read(connection, campaign, lacking)
+            known |= {step.step: step for step in read}
+    return [known[number] for number, _ in times if number in known]
 
 
 PAGES = (Page("/c/{name}", "campaign.html.j2", read),)
