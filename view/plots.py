@@ -57,7 +57,7 @@ def curve(title: str, *lines: PlotLine, x: str = "step", at_least: float | None 
 
 
 def event_lane(marks: Mapping[float, Sequence[str]], first: float, last: float) -> Markup:
-    """What was lost and recovered, below plots over the same steps; empty where nothing was."""
+    """Losses and recoveries, below plots over the same steps; empty where there were none."""
     if not marks:
         return Markup("")
     scale = _Scale(min(first, *marks), max(last, *marks), 0.0, 1.0)

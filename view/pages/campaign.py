@@ -43,7 +43,7 @@ KEPT_S = 2.0
 COUNTED_S = 5.0
 """Counts read every rollout of the run."""
 ENDED_KEPT_S = 60.0
-"""Of a run that ended: nothing of it changes but by a person's command."""
+"""A run that ended changes by a person's command alone."""
 GROUPS_SHOWN = 12
 EVENTS_SHOWN = 8
 EVENTS_READ = 500
