@@ -48,7 +48,8 @@ def filled(text: str) -> str:
 
 
 def test_every_part_is_there() -> None:
-    assert services().keys() == INFRASTRUCTURE | ONE_SHOT | WORKERS | ENGINES | {"edge", "tools"}
+    beside = {"edge", "tools", "view"}
+    assert services().keys() == INFRASTRUCTURE | ONE_SHOT | WORKERS | ENGINES | beside
     by_default = {name for name, service in services().items() if "profiles" not in service}
     # No campaign is needed for any other command.
     assert by_default == INFRASTRUCTURE | ONE_SHOT | WORKERS - TRAINERS
