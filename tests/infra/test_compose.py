@@ -176,7 +176,7 @@ def test_long_running_services_come_back() -> None:
 
 def test_ports_are_bound_to_loopback() -> None:
     ports = [port for service in services().values() for port in service.get("ports", [])]
-    assert len(ports) == 7
+    assert len(ports) == 8
     assert all(str(port).startswith("127.0.0.1:") for port in ports)
 
 
