@@ -109,7 +109,8 @@ def reindex(
     except KeyboardInterrupt:
         echo("stopped: `mainspring db reindex --missing` builds the rest", err=True)
         raise
-    echo(f"{done:,} rollouts can be searched" + (f"; {left:,} are left to others" if left else ""))
+    rest = f"; {left:,} are left to others" if left else ""
+    echo(f"{done:,} rollout{'s' * (done != 1)} can be searched{rest}")
 
 
 def _database_url(home: Path | None) -> str:

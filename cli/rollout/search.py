@@ -80,9 +80,10 @@ def _print(found: Any, num_missing: int) -> None:
     else:
         screen.print(found.nothing(), soft_wrap=True)
     if num_missing:
+        rollouts = "1 rollout" if num_missing == 1 else f"{num_missing:,} rollouts"
         screen.print(
-            f"{num_missing:,} rollouts cannot be searched yet; a rollout worker, or `mainspring db "
-            "reindex --missing`, adds them",
+            f"{rollouts} cannot be searched yet: start a rollout worker, or run "
+            "`mainspring db reindex --missing`",
             style="dim",
             soft_wrap=True,
         )

@@ -126,7 +126,13 @@ def parse(text: str) -> SearchQuery:
             conditions.append(_condition(term["key"], value, is_negated))
             continue
         written = f"{term['key']}:{bare}" if term["key"] else bare if quoted is None else quoted
-        words.append(_words(written, is_negated, is_beginning=quoted is None))
+        if not words_of(written):
+            raise UsageError(
+                f"{term[0]!r} has no letter and no digit",
+                remedy="only words are searched: leave it out, or add a word that stands beside it",
+            )
+        is_beginning = quoted is None and written.endswith("*")
+        words.append(Words(words_of(written), is_negated, is_beginning))
     if not words and not conditions:
         raise UsageError("the query is empty", remedy=f"write {EXAMPLE}")
     if len(words) + len(conditions) > MAX_TERMS:
@@ -136,16 +142,6 @@ def parse(text: str) -> SearchQuery:
             remedy="put words that stand beside each other in quotes: a phrase counts as one",
         )
     return SearchQuery(tuple(words), tuple(conditions))
-
-
-def _words(written: str, is_negated: bool, *, is_beginning: bool) -> Words:
-    found = words_of(written)
-    if not found:
-        raise UsageError(
-            f"{written!r} has no letter and no digit",
-            remedy="only words are searched: leave it out, or add a word that stands beside it",
-        )
-    return Words(found, is_negated, is_beginning and written.endswith("*"))
 
 
 def _condition(name: str, value: str, is_negated: bool) -> SearchCondition:

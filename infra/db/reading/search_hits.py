@@ -47,7 +47,7 @@ from mainspring.trajectories.search_query import (
 WINDOW = 1000
 """Places that a page looks at."""
 RARE = 10_000
-"""Of fewer places with the words all are sorted; of more, the newest are read in their order."""
+"""Number of places from which on the newest are read in their order; fewer are all sorted."""
 COUNTED = 12
 """Tasks and steps that are listed with their counts, those with most rollouts first."""
 _CURSOR = re.compile(r"(\d{1,18})-(\d{1,18})")
@@ -87,7 +87,7 @@ class SearchHit:
 class SearchFound:
     hits: tuple[SearchHit, ...]
     num_places: int
-    """Of one page's window, as all counts; at most WINDOW."""
+    """Places of this page's window, at most WINDOW; all counts are of it."""
     is_more: bool
     """The window was full: there may be more than is counted."""
     num_rollouts: int
