@@ -1,5 +1,5 @@
-"""A store of 50,000 rollouts with a million calls and a million commands and their words, copied in the database
-from one group that the program stored.
+"""A store of 50,000 rollouts with a million calls, a million commands and the words of both, copied
+in the database from one group that the program stored.
 
     python -m tests.infra.db.large_store --home DIR
 
@@ -61,11 +61,7 @@ async def fill(db: Database, num_groups: int = NUM_GROUPS) -> None:
         claim = await rollouts.claim(db, rollout, "run")
         end = 0
         for turn in range(NUM_TURNS):
-            made = call(turn, end, rollout, RARE_WORD, RARE_GROUP = "needle", 3_000
-"""A word of one turn of each rollout of this group."""
-FREQUENT_WORD = "traceback"
-"""A word of every output."""
-NUM_PROMPT, NUM_REPLY)
+            made = call(turn, end, rollout, NUM_PROMPT, NUM_REPLY)
             end = made.end
             await turns.put_call(db, rollout, claim.epoch, made)
             command = f"sed -n {turn},80p a.py"
