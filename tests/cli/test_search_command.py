@@ -5,13 +5,13 @@ import json
 from pathlib import Path
 
 import pytest
-from store_records import add_group, begin_campaign
 from typer.testing import CliRunner
 
 from cli.main import app
 from infra.db.database import Database
 from infra.db.rollouts import search_pieces
 from mainspring.errors import UsageError
+from tests.infra.db.store_records import add_group, begin_campaign
 from tests.view.viewed import Told, play
 
 NAME = "a-campaign-with-a-long-name-of-32-"

@@ -4,11 +4,10 @@ import html
 import re
 from pathlib import Path
 
-from store_records import add_group, begin_campaign
-from viewed import Told, home_of, links_of, play, viewer_of, wrong_in
-
 from infra.db.database import Database
 from infra.db.rollouts import search_pieces
+from tests.infra.db.store_records import add_group, begin_campaign
+from tests.view.viewed import Told, home_of, links_of, play, viewer_of, wrong_in
 
 HOSTILE = b"</code><script>alert(1)</script> \x1b]8;;http://x\x07zeta\x1b]8;;\x07 \xe2\x80\xae \xff"
 

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from store_records import add_group, begin_campaign
 from structlog.testing import capture_logs
 
 from infra.db.database import Database
 from infra.db.rollouts import search_pieces
+from tests.infra.db.store_records import add_group, begin_campaign
 from tests.view.viewed import Told, play
 from tests.waiting import until
 from workers.search_filling import SearchFilling
