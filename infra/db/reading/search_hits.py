@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 from typing import Any
 
 from sqlalchemy import (
@@ -26,10 +27,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import TSQUERY
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.orm import aliased
 
 from infra.db.database import Database
 from infra.db.rollouts import search_texts
-from infra.db.rollouts.search_pieces import CONFIGURATION
+from infra.db.rollouts.search_pieces import CONFIGURATION, MARKED
 from infra.db.tables.models import GroupRow, RolloutRow, StepGroupRow
 from infra.db.tables.search_rows import SearchPieceRow
 from mainspring.errors import UsageError
@@ -46,13 +48,16 @@ from mainspring.trajectories.search_query import (
 
 WINDOW = 1000
 """Places that a page looks at."""
-RARE = 10_000
-"""Number of places from which on the newest are read in their order; fewer are all sorted."""
+LOOKED = 30_000
+"""Newest pieces that are looked through first, which have enough of a frequent word; all places of
+a rarer one are read from the index of words."""
 COUNTED = 12
 """Tasks and steps that are listed with their counts, those with most rollouts first."""
 _CURSOR = re.compile(r"(\d{1,18})-(\d{1,18})")
 _FIRST = datetime(1970, 1, 1, tzinfo=UTC)
 _PIECE = SearchPieceRow
+_NEWEST = (_PIECE.at.desc(), _PIECE.id.desc())
+_LIGHT = ("id", "rollout_id", "epoch", "part", "call", "index", "returncode", "at")
 _OF_PIECE = (SearchKey.PART, SearchKey.EXIT, SearchKey.CAMPAIGN)
 
 
@@ -153,32 +158,54 @@ async def _window(
 ) -> Sequence[Any]:
     """The newest WINDOW pieces for which the conditions on pieces hold, those before `key`; in
     `holds` whether those on rollouts hold, too."""
-    conditions = [_has(each) for each in query.words]
-    conditions += [_is(each) for each in query.conditions if each.key in _OF_PIECE]
+    on_pieces = [each for each in query.conditions if each.key in _OF_PIECE]
+    on_rollouts = [each for each in query.conditions if each.key not in _OF_PIECE]
+    of_run = [_is(each) for each in on_pieces if each.key is SearchKey.CAMPAIGN]
     before = () if key is None else (tuple_(_PIECE.at, _PIECE.id) < tuple_(*map(literal, key)),)
-    if query.wanted and await _are_rare(connection, conditions):
-        # As a whole, so that none is looked for along the time of all others.
-        having = select(_PIECE.id).where(*conditions).cte().prefix_with("MATERIALIZED")
-        pieces = select(_PIECE).where(_PIECE.id.in_(select(having.c.id)), *before)
-    else:
-        await connection.execute(text("SET LOCAL enable_bitmapscan = off"))
-        pieces = select(_PIECE).where(*conditions, *before)
-    pieces = pieces.order_by(_PIECE.at.desc(), _PIECE.id.desc()).limit(WINDOW)
-    window = pieces.with_only_columns(*_LIGHT).subquery("window")
-    others = [_is(each) for each in query.conditions if each.key not in _OF_PIECE]
-    statement = _joined(window, and_(RolloutRow.epoch == window.c.epoch, *others))
-    return (await connection.execute(statement)).all()
+    newest = select(_PIECE).where(*of_run, *before).order_by(*_NEWEST)
+    asked, is_positive = _asked(query, on_pieces)
+    rows: Sequence[Any] = ()
+    for whole in (False, True):
+        if whole and is_positive:
+            # From the index of words whatever is expected of them, and as a whole: else it may be
+            # read along the time of all pieces.
+            await connection.execute(text("SET LOCAL enable_seqscan = off"))
+            having = select(_PIECE.id).where(_PIECE.words.op("@@")(asked), *of_run, *before)
+            piece = aliased(
+                _PIECE,
+                select(_PIECE)
+                .where(_PIECE.id.in_(select(having.cte().prefix_with("MATERIALIZED").c.id)))
+                .subquery(),
+            )
+        else:
+            piece = aliased(_PIECE, (newest if whole else newest.limit(LOOKED)).subquery())
+        holding = [] if asked is None else [piece.words.op("@@")(asked)]
+        holding += [_is(each, piece) for each in on_pieces]
+        window = (
+            select(*(getattr(piece, name) for name in _LIGHT))
+            .where(*holding)
+            .order_by(piece.at.desc(), piece.id.desc())
+            .limit(WINDOW)
+            .subquery("window")
+        )
+        holds = and_(RolloutRow.epoch == window.c.epoch, *(_is(each) for each in on_rollouts))
+        rows = (await connection.execute(_joined(window, holds))).all()
+        if len(rows) == WINDOW:
+            break
+    return rows
 
 
-async def _are_rare(connection: AsyncConnection, conditions: Sequence[ColumnElement[bool]]) -> bool:
-    having = select(_PIECE.id).where(*conditions).limit(RARE).subquery()
-    return (await connection.scalar(select(func.count()).select_from(having)) or 0) < RARE
-
-
-_LIGHT = (
-    *(_PIECE.id, _PIECE.rollout_id, _PIECE.epoch, _PIECE.part),
-    *(_PIECE.call, _PIECE.index, _PIECE.returncode, _PIECE.at),
-)
+def _asked(query: SearchQuery, on_pieces: Sequence[SearchCondition]) -> tuple[Any, bool]:
+    """All words and marks of the query as one question to the index; None: it has none. And whether
+    there is one among them that a piece must have: the index has no list of what lacks a word."""
+    marks = [
+        cast(literal(f"'{each.key}:{each.value}'", Text), TSQUERY)
+        for each in on_pieces
+        if each.key in MARKED and each.op == "="
+    ]
+    terms = [*map(_term, query.words), *marks]
+    asked = reduce(func.tsquery_and, terms) if terms else None
+    return asked, bool(query.wanted or marks)
 
 
 def _joined(window: Any, holds: ColumnElement[bool]) -> Select[Any]:
@@ -207,20 +234,18 @@ def _joined(window: Any, holds: ColumnElement[bool]) -> Select[Any]:
     )
 
 
-def _has(words: Words) -> ColumnElement[bool]:
+def _term(words: Words) -> Any:
     asked: Any = func.phraseto_tsquery(CONFIGURATION, words.text)
     if words.is_beginning:
         asked = cast(cast(asked, Text).op("||")(literal(":*", Text)), TSQUERY)
-    if words.is_negated:
-        asked = func.tsquery_not(asked)
-    return _PIECE.words.op("@@")(asked)
+    return func.tsquery_not(asked) if words.is_negated else asked
 
 
-def _is(condition: SearchCondition) -> ColumnElement[bool]:
+def _is(condition: SearchCondition, piece: Any = _PIECE) -> ColumnElement[bool]:
     column: Any = {
-        SearchKey.PART: _PIECE.part,
-        SearchKey.EXIT: _PIECE.returncode,
-        SearchKey.CAMPAIGN: _PIECE.campaign_id,
+        SearchKey.PART: piece.part,
+        SearchKey.EXIT: piece.returncode,
+        SearchKey.CAMPAIGN: piece.campaign_id,
         SearchKey.VERDICT: RolloutRow.verdict,
         SearchKey.STOP: RolloutRow.stop_reason,
         SearchKey.VERSION: GroupRow.policy_version,

@@ -11,7 +11,18 @@ import zlib
 from collections.abc import Sequence
 
 import structlog
-from sqlalchemy import bindparam, delete, func, insert, literal_column, select, text, update
+from sqlalchemy import (
+    ARRAY,
+    Text,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal_column,
+    select,
+    text,
+    update,
+)
 
 from infra.db.database import Database
 from infra.db.rollouts import search_texts
@@ -21,13 +32,15 @@ from infra.db.tables.models import CampaignRow, RolloutRow
 from infra.db.tables.search_rows import SearchPieceRow
 from mainspring.ids import RolloutId
 from mainspring.status import RolloutPhase
-from mainspring.trajectories.search_query import words_of
+from mainspring.trajectories.search_query import SearchKey, words_of
 
 log = structlog.get_logger()
 MARKED_AT_ONCE = 1000
 """Rollouts whose words are declared old by one statement."""
 CONFIGURATION = literal_column("'simple'::regconfig")
 """Words as they are: what agents write is code in any language."""
+MARKED = (SearchKey.PART, SearchKey.EXIT)
+"""Conditions whose values are words of each piece, too."""
 IS_UNSEARCHED = text(
     "rollouts.phase = 'done' AND rollouts.searched_epoch IS DISTINCT FROM rollouts.epoch"
 )
@@ -42,7 +55,9 @@ _NEXT = (
     .with_for_update(key_share=True, skip_locked=True, of=[RolloutRow, CampaignRow], read=False)
 )
 _STORE = insert(SearchPieceRow).values(
-    words=func.to_tsvector(CONFIGURATION, bindparam("its_words"))
+    words=func.to_tsvector(CONFIGURATION, bindparam("its_words", type_=Text)).op("||")(
+        func.array_to_tsvector(bindparam("its_marks", type_=ARRAY(Text)))
+    )
 )
 
 
@@ -109,5 +124,10 @@ def _row(piece: SearchText) -> dict[str, object]:
         "call": piece.call,
         "index": piece.index,
         "returncode": piece.returncode,
+        # With a colon, which no word has: the index of words finds them together with words.
+        "its_marks": [
+            f"{SearchKey.PART}:{piece.part}",
+            *([] if piece.returncode is None else [f"{SearchKey.EXIT}:{piece.returncode}"]),
+        ],
         "its_words": plain(words_of(piece.text)),
     }

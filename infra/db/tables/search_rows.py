@@ -41,3 +41,4 @@ class SearchPieceRow(Base):
     at: Mapped[datetime]
     """When the rollout ended."""
     words: Mapped[str] = mapped_column(TSVECTOR)
+    """Its words; and its part and exit code, as `part:output` and `exit:1`."""

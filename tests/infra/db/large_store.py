@@ -161,7 +161,7 @@ async def _add_rare_word(connection: AsyncConnection) -> None:
             SearchPieceRow.call == 3,
             SearchPieceRow.part == SearchPart.COMMAND,
         )
-        .values(words=func.to_tsvector("simple", command))
+        .values(words=SearchPieceRow.words.op("||")(func.to_tsvector("simple", RARE_WORD)))
     )
 
 

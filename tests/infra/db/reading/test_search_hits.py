@@ -102,8 +102,8 @@ async def test_pages_follow_each_other_and_counts_have_a_bound(
         await play(db, rollout, TOLD, num_turns=4)
     await fill(db)
     assert (await find(db, "omega")).counts() == "12 places in 3 rollouts of 1 task"
-    for rare in (search_hits.RARE, 5):
-        monkeypatch.setattr(search_hits, "RARE", rare)
+    for looked in (search_hits.LOOKED, 5, 0):
+        monkeypatch.setattr(search_hits, "LOOKED", looked)
         monkeypatch.setattr(search_hits, "WINDOW", 7)
         seen: list[tuple[str, int | None]] = []
         after: str | None = ""
