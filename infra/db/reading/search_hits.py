@@ -48,7 +48,7 @@ from mainspring.trajectories.search_query import (
 
 WINDOW = 1000
 """Places that a page looks at."""
-LOOKED = 30_000
+LOOKED = 100_000
 """Newest pieces that are looked through first, which have enough of a frequent word; all places of
 a rarer one are read from the index of words."""
 COUNTED = 12
@@ -162,7 +162,6 @@ async def _window(
     on_rollouts = [each for each in query.conditions if each.key not in _OF_PIECE]
     of_run = [_is(each) for each in on_pieces if each.key is SearchKey.CAMPAIGN]
     before = () if key is None else (tuple_(_PIECE.at, _PIECE.id) < tuple_(*map(literal, key)),)
-    newest = select(_PIECE).where(*of_run, *before).order_by(*_NEWEST)
     asked, is_positive = _asked(query, on_pieces)
     rows: Sequence[Any] = ()
     for whole in (False, True):
@@ -170,20 +169,15 @@ async def _window(
             # From the index of words whatever is expected of them, and as a whole: else it may be
             # read along the time of all pieces.
             await connection.execute(text("SET LOCAL enable_seqscan = off"))
-            having = select(_PIECE.id).where(_PIECE.words.op("@@")(asked), *of_run, *before)
-            piece = aliased(
-                _PIECE,
-                select(_PIECE)
-                .where(_PIECE.id.in_(select(having.cte().prefix_with("MATERIALIZED").c.id)))
-                .subquery(),
-            )
+            holding = [*_holding(asked, on_pieces, _PIECE), *before]
+            piece: Any = _light(_PIECE, holding).cte().prefix_with("MATERIALIZED").c
+            holding = []
         else:
+            newest = select(_PIECE).where(*of_run, *before).order_by(*_NEWEST)
             piece = aliased(_PIECE, (newest if whole else newest.limit(LOOKED)).subquery())
-        holding = [] if asked is None else [piece.words.op("@@")(asked)]
-        holding += [_is(each, piece) for each in on_pieces]
+            holding = _holding(asked, on_pieces, piece)
         window = (
-            select(*(getattr(piece, name) for name in _LIGHT))
-            .where(*holding)
+            _light(piece, holding)
             .order_by(piece.at.desc(), piece.id.desc())
             .limit(WINDOW)
             .subquery("window")
@@ -193,6 +187,17 @@ async def _window(
         if len(rows) == WINDOW:
             break
     return rows
+
+
+def _light(piece: Any, holding: Sequence[ColumnElement[bool]]) -> Select[Any]:
+    return select(*(getattr(piece, name) for name in _LIGHT)).where(*holding)
+
+
+def _holding(
+    asked: Any, on_pieces: Sequence[SearchCondition], piece: Any
+) -> Sequence[ColumnElement[bool]]:
+    words = [] if asked is None else [piece.words.op("@@")(asked)]
+    return [*words, *(_is(each, piece) for each in on_pieces)]
 
 
 def _asked(query: SearchQuery, on_pieces: Sequence[SearchCondition]) -> tuple[Any, bool]:
