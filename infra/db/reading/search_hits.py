@@ -48,7 +48,7 @@ from mainspring.trajectories.search_query import (
 
 WINDOW = 1000
 """Places that a page looks at."""
-LOOKED = 100_000
+LOOKED = 60_000
 """Newest pieces that are looked through first, which have enough of a frequent word; all places of
 a rarer one are read from the index of words."""
 COUNTED = 12
