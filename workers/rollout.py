@@ -51,6 +51,7 @@ from workers.polling import (
     run_worker,
     workflow_runner,
 )
+from workers.search_filling import SearchFilling
 from workers.service_link import ServiceLink
 from workers.sweeping import Sweeping
 from workflows.campaign import CampaignWorkflow
@@ -169,7 +170,12 @@ async def _run(settings: Settings, serve: Serve | None) -> None:
         freeing = asyncio.create_task(free_workflows(client, ROLLOUT_QUEUE))
         ending = asyncio.create_task(_end_left(client, db))
         try:
-            await poll_until_stopped(link, [worker, judging, own], Sweeping(db, client).run_forever)
+            await poll_until_stopped(
+                link,
+                [worker, judging, own],
+                Sweeping(db, client).run_forever,
+                SearchFilling(db).run_forever,
+            )
         finally:
             freeing.cancel()
             ending.cancel()

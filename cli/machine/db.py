@@ -1,17 +1,23 @@
-"""`mainspring db upgrade | current`: the schema of the configured database."""
+"""`mainspring db upgrade | current | reindex`: the configured database: its schema, its search."""
 
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from cli.options import Home, Json
+from cli.options import Home, Json, with_database
 from cli.terminal_text import echo
 from mainspring.errors import ConfigError
 
+COUNTED_EVERY = 20
+"""Rollouts between two counts of what is left."""
+
 app = typer.Typer(
-    name="db", help="Show and upgrade the schema of the database.", no_args_is_help=True
+    name="db",
+    help="Show and upgrade the schema of the database; build its search again.",
+    no_args_is_help=True,
 )
 
 
@@ -63,6 +69,48 @@ def current(home: Home = None, as_json: Json = False) -> None:
         echo(f"accepts programs of {schema.oldest_accepted} and newer")
     for process in processes:
         echo(f"  connected: {process}")
+
+
+@app.command("reindex")
+def reindex(
+    missing: Annotated[
+        bool,
+        typer.Option(
+            "--missing", help="Only rollouts that no search finds yet: resumes a reindex."
+        ),
+    ] = False,
+    home: Home = None,
+) -> None:
+    """Build what `mainspring rollout search` reads again, from the stored rollouts.
+
+    A rollout worker does this for each rollout that ends, and for all after an upgrade. Searches
+    find the old words of a rollout until it has its new ones. Any number of these commands, and
+    workers, share the work.
+    """
+    from cli.progress import counting
+    from infra.db.rollouts import search_pieces
+
+    async def build(db: Any) -> tuple[int, int]:
+        if not missing:
+            await search_pieces.forget(db)
+        total = left = await search_pieces.num_unsearched(db)
+        done = 0
+        with counting("rollouts") as progress:
+            progress(0, total)
+            while await search_pieces.fill_next(db) is not None:
+                done += 1
+                if done % COUNTED_EVERY == 0:  # workers fill, too
+                    left = await search_pieces.num_unsearched(db)
+                    progress(max(0, total - left), total)
+        return done, await search_pieces.num_unsearched(db)
+
+    try:
+        done, left = with_database(home, build)
+    except KeyboardInterrupt:
+        echo("stopped: `mainspring db reindex --missing` builds the rest", err=True)
+        raise
+    rest = f"; {left:,} are left to others" if left else ""
+    echo(f"{done:,} rollout{'s' * (done != 1)} can be searched{rest}")
 
 
 def _database_url(home: Path | None) -> str:

@@ -10,6 +10,7 @@ import typer
 
 from cli.options import Failed, Home, Json, Masked, RunName, with_database
 from cli.rollout.retry import retry
+from cli.rollout.search import search
 from cli.terminal_text import echo, plain
 from mainspring.status import StopReason, Verdict
 from mainspring.trajectories.format import TrajectoryFormat
@@ -23,6 +24,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 app.command()(retry)
+app.command()(search)
 
 
 @app.command("list")

@@ -34,6 +34,12 @@ from tests.infra.db import large_store
 
 SLOW_MS = 50
 LAST_PAGE = 50
+SEARCHES = {
+    "search, rare word": large_store.RARE_WORD,
+    "search, frequent word": large_store.FREQUENT_WORD,
+    "search, frequent phrase": '"in check" exit:0 verdict:not_resolved',
+    "search, absent word": "absent",
+}
 DURATION = re.compile(r"duration: ([\d.]+) ms  \w+ [^:]*: (.*)")
 
 
@@ -105,6 +111,7 @@ def measure(home: Path, num_requests: int) -> dict[str, object]:
             "step": f"/c/{campaign}/steps/300",
             "events": f"/events?c={campaign}",
             "nodes": "/nodes",
+            **{name: f"/search?q={query}" for name, query in SEARCHES.items()},
         }
         for _ in range(num_requests):
             for name, path in paths.items():

@@ -10,11 +10,13 @@ from view.pages import (
     machines,
     rollout,
     rollouts,
+    search,
     tasks,
 )
 
 ALL = (
-    *(*home.PAGES, *machines.PAGES, *events.PAGES, *compare.PAGES, *rollout.PAGES),
+    *(*home.PAGES, *search.PAGES, *machines.PAGES, *events.PAGES, *compare.PAGES),
+    *rollout.PAGES,
     *(*rollouts.PAGES, *tasks.PAGES, *config.PAGES, *group.PAGES, *campaign.PAGES),
 )
 """Every page, those with longer addresses first."""

@@ -71,7 +71,9 @@ function onKey(event) {
   if (event.target.closest("input, textarea, select")) return;
   const link = event.key.length === 1 &&
     [...document.querySelectorAll("[data-key]")].find((each) => each.dataset.key === event.key);
-  if (link) { link.click(); return; }
+  const box = event.key === "/" && document.getElementById("q");
+  if (box) { event.preventDefault(); box.focus(); return; }
+  if (link) { event.preventDefault(); link.click(); return; }
   const wanted = { j: ".turn", k: ".turn", n: ".turn.failed", N: ".turn.failed" }[event.key];
   if (!wanted) return;
   const turns = [...document.querySelectorAll(wanted)];

@@ -7,7 +7,8 @@ from sqlalchemy import func, select
 from infra.db.database import Database
 from infra.db.reading.endings import group_counts, replaced_batches
 from infra.db.reading.evaluations import checked_gaps
-from infra.db.tables.models import GroupRow, RolloutRow, SftDataRow, StepRow
+from infra.db.tables.models import GroupRow, RolloutRow, StepRow
+from infra.db.tables.sft_rows import SftDataRow
 from mainspring.ids import CampaignId
 from mainspring.status import GroupKind, GroupStatus, StepStatus, Verdict
 from mainspring.training.watched import trained_nothing

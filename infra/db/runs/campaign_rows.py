@@ -36,6 +36,7 @@ from sqlalchemy.types import BigInteger, Double, LargeBinary, TypeDecorator, Typ
 
 from infra.db.database import Database
 from infra.db.tables.models import Base, CampaignRow, GroupRow, RolloutRow, SelectionRow, TaskRow
+from infra.db.tables.search_rows import SearchPieceRow
 from mainspring.ids import CampaignId
 
 SHARED = frozenset({"store", "tasks", "nodes", "leases"})
@@ -44,6 +45,10 @@ CAMPAIGNS = CampaignRow.__tablename__
 TASKS = TaskRow.__tablename__
 INCOMPLETE = CampaignRow.incomplete.key
 """The column with the reason why rows are missing. An archive never has it."""
+SEARCHED = RolloutRow.searched_epoch.key
+"""The column that tells whether a rollout's words are stored. An archive never has it, nor has it
+these: the words of a restored rollout are made again."""
+WORDS = SearchPieceRow.__tablename__
 ROLLOUTS_AT_ONCE = 32
 """Whose rows are read, or removed, in one statement of each table."""
 ROWS_AT_ONCE = 128
@@ -76,7 +81,11 @@ def tables() -> list[PlainTable]:
     return [
         PlainTable(
             table.name,
-            {column.name: _kind(column) for column in table.columns if column.name != INCOMPLETE},
+            {
+                column.name: _kind(column)
+                for column in table.columns
+                if column.name not in (INCOMPLETE, SEARCHED)
+            },
         )
         for table in archived
     ]
@@ -167,7 +176,7 @@ def _belongs_to_rollout(table: Table) -> bool:
 
 
 def _is_archived(table: Table) -> bool:
-    return table.name == TASKS or table.name not in SHARED
+    return table.name == TASKS or table.name not in {*SHARED, WORDS}
 
 
 def _scope(table: Table, campaign: CampaignId) -> ColumnElement[bool]:

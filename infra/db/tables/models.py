@@ -28,7 +28,9 @@ from infra.db.tables import event_rows as event_rows
 from infra.db.tables import judgement_rows as judgement_rows
 from infra.db.tables import lease_rows as lease_rows
 from infra.db.tables import program_rows as program_rows
+from infra.db.tables import search_rows as search_rows
 from infra.db.tables import session_rows as session_rows
+from infra.db.tables import sft_rows as sft_rows
 from infra.db.tables import store_rows as store_rows
 from infra.db.tables.base import Base
 from infra.db.tables.columns import PlainText, word
@@ -165,6 +167,11 @@ class RolloutRow(Base):
             "sample_index",
         ),
         Index("ix_rollouts_playing", "started_at", postgresql_where=text("phase <> 'done'")),
+        Index(
+            "ix_rollouts_unsearched",
+            "finished_at",
+            postgresql_where=text("phase = 'done' AND searched_epoch IS DISTINCT FROM epoch"),
+        ),
         Index("ix_rollouts_given", "task_id", postgresql_where=text("player <> 'policy'")),
         Index(
             "ix_rollouts_source",
@@ -208,6 +215,8 @@ class RolloutRow(Base):
     num_turns: Mapped[int] = mapped_column(server_default=text("0"))
     num_sampled_tokens: Mapped[int | None]
     """Tokens sampled in its epoch; null: it has not ended, or an older program ended it."""
+    searched_epoch: Mapped[int | None]
+    """Epoch whose words are in `search_pieces`; null: of none. An archive never has it."""
     phase_s: Mapped[dict[str, float | None]] = mapped_column(server_default=text("'{}'"))
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     started_at: Mapped[datetime | None]
@@ -363,33 +372,3 @@ class StepGroupRow(Base):
     """Its own campaign, or one that trains its batch again."""
     step: Mapped[int]
     position: Mapped[int]
-
-
-class SftDataRow(Base):
-    """Data that a supervised run is trained on, fixed before its first step."""
-
-    __tablename__ = "sft_data"
-
-    campaign_id: Mapped[str] = mapped_column(ForeignKey("campaigns.id"), primary_key=True)
-    digest: Mapped[str]
-    """SHA-256 of all samples in their order."""
-    num_samples: Mapped[int]
-    num_tokens: Mapped[int] = mapped_column(BigInteger)
-    num_trained_tokens: Mapped[int] = mapped_column(BigInteger)
-    num_skipped: Mapped[int]
-    """Samples that were too long."""
-    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
-
-
-class SftSampleRow(Base):
-    __tablename__ = "sft_samples"
-
-    campaign_id: Mapped[str] = mapped_column(ForeignKey("campaigns.id"), primary_key=True)
-    position: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    origin: Mapped[str] = mapped_column(PlainText)
-    """Rollout, or file and line."""
-    branch: Mapped[int]
-    token_ids: Mapped[bytes]
-    """int32, little-endian."""
-    action_mask: Mapped[bytes]
-    """A bit for each token, the first in the highest bit of the first byte."""

@@ -18,7 +18,8 @@ from sqlalchemy.dialects.postgresql import insert as postgres_insert
 
 from infra.db.database import Database
 from infra.db.fence import unknown
-from infra.db.tables.models import CampaignRow, PolicyVersionRow, SftDataRow, SftSampleRow, StepRow
+from infra.db.tables.models import CampaignRow, PolicyVersionRow, StepRow
+from infra.db.tables.sft_rows import SftDataRow, SftSampleRow
 from infra.db.training.trainers import refuse_fenced
 from mainspring.config.sft import SftConfig
 from mainspring.errors import UsageError

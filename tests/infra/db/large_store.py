@@ -1,5 +1,5 @@
-"""A store of 50,000 rollouts with a million calls and a million commands, copied in the database
-from one group that the program stored.
+"""A store of 50,000 rollouts with a million calls, a million commands and the words of both, copied
+in the database from one group that the program stored.
 
     python -m tests.infra.db.large_store --home DIR
 
@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.connect import open_database
 from infra.db.database import Database
-from infra.db.rollouts import groups, rollouts, turns
+from infra.db.rollouts import groups, rollouts, search_pieces, turns
 from infra.db.tables.base import Base
 from infra.db.tables.models import (
     CallRow,
@@ -28,9 +28,11 @@ from infra.db.tables.models import (
     StepGroupRow,
     StepRow,
 )
+from infra.db.tables.search_rows import SearchPieceRow
 from mainspring.config.settings import load_settings
 from mainspring.ids import CampaignId, GroupId
 from mainspring.status import StepStatus
+from mainspring.trajectories.search_query import SearchPart
 from tests.infra.db.store_records import add_group, begin_campaign, call, execution, finish
 
 CAMPAIGN = CampaignId("large")
@@ -40,6 +42,10 @@ NUM_GROUPS = 6_250
 GROUPS_OF_A_STEP = 8
 CHUNK = 125
 """Groups copied by one statement."""
+RARE_WORD, RARE_GROUP = "needle", 3_000
+"""A word of one turn of each rollout of this group."""
+FREQUENT_WORD = "traceback"
+"""A word of every output."""
 NUM_PROMPT, NUM_REPLY = 60, 40
 OUTPUT = b"Traceback (most recent call last):\n" + b"".join(
     b'  File "a.py", line %d, in check\n' % line for line in range(8)
@@ -66,11 +72,14 @@ async def fill(db: Database, num_groups: int = NUM_GROUPS) -> None:
     async with db.transaction() as connection:
         of_group = RolloutRow.group_id == group
         await connection.execute(update(RolloutRow).where(of_group).values(num_turns=NUM_TURNS))
+    while await search_pieces.fill_next(db) is not None:
+        pass
     for first in range(1, num_groups, CHUNK):
         async with db.transaction() as connection:
             numbers = func.generate_series(first, min(first + CHUNK, num_groups) - 1)
             await _copy(connection, group, numbers)
     async with db.transaction() as connection:
+        await _add_rare_word(connection)
         await _add_steps(connection, num_groups // GROUPS_OF_A_STEP)
     async with db.statement() as connection:
         await connection.execute(text("VACUUM ANALYZE"))
@@ -114,6 +123,13 @@ async def _copy(connection: AsyncConnection, group: GroupId, numbers: Any) -> No
             select_from=number,
             where=table.rollout_id.startswith(group),
         )
+    await _insert(
+        connection,
+        SearchPieceRow,
+        {"rollout_id": moved(SearchPieceRow.rollout_id), "at": func.now() - age},
+        select_from=[number],
+        where=SearchPieceRow.rollout_id.startswith(group),
+    )
 
 
 async def _insert(
@@ -124,10 +140,29 @@ async def _insert(
     select_from: Any,
     where: Any,
 ) -> None:
-    columns = table.__table__.columns
+    columns = [each for each in table.__table__.columns if each.identity is None]
     values = [changed.get(column.key, column) for column in columns]
     chosen = select(*values).select_from(table).join(select_from, true()).where(where)
     await connection.execute(insert(table).from_select([column.key for column in columns], chosen))
+
+
+async def _add_rare_word(connection: AsyncConnection) -> None:
+    of_group = f"{CAMPAIGN}/g{RARE_GROUP:06d}/"
+    command = f"echo {RARE_WORD}"
+    await connection.execute(
+        update(ExecutionRow)
+        .where(ExecutionRow.rollout_id.startswith(of_group), ExecutionRow.call == 3)
+        .values(command=command)
+    )
+    await connection.execute(
+        update(SearchPieceRow)
+        .where(
+            SearchPieceRow.rollout_id.startswith(of_group),
+            SearchPieceRow.call == 3,
+            SearchPieceRow.part == SearchPart.COMMAND,
+        )
+        .values(words=SearchPieceRow.words.op("||")(func.to_tsvector("simple", RARE_WORD)))
+    )
 
 
 async def _add_steps(connection: AsyncConnection, num_steps: int) -> None:
