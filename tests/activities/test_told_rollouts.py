@@ -1,4 +1,4 @@
-"""What a step did with each rollout: its advantage, its trained tokens, or why it has none."""
+"""Each rollout of a step is told of: its advantage, its trained tokens, or why it has none."""
 
 from dataclasses import replace
 
@@ -77,7 +77,7 @@ def test_a_critic_tells_advantages_afterwards_and_its_warm_up_trains_no_rollout(
         (None, 4),
         (None, 4),
     ]
-    given = {batch.rollouts[0].rollout: 0.75, batch.rollouts[1].rollout: -0.25}
+    given = {"c/g0/0": 0.75, "c/g0/1": -0.25}
     told = with_measured(batch.rollouts, StepDetails(advantages=given), groups).rollouts
     assert [(each.advantage, each.is_mean) for each in told] == [(0.75, True), (-0.25, True)]
 

@@ -55,7 +55,7 @@ async def write(
     gaps: Sequence[StoredGap],
 ) -> None:
     """Store them with a step that is being committed."""
-    key = {"campaign_id": campaign, "step": step}
+    key: dict[str, Any] = {"campaign_id": campaign, "step": step}
     if rollouts:
         await connection.execute(
             insert(StepRolloutRow), [key | _rollout_values(each) for each in rollouts]
@@ -140,7 +140,7 @@ def _sorted(gaps: Sequence[StoredGap]) -> list[StoredGap]:
     return sorted(gaps, key=lambda gap: (-gap.size, gap.rollout, gap.call, gap.offset))
 
 
-def _rollout_values(trained: TrainedRollout) -> Mapping[str, Any]:
+def _rollout_values(trained: TrainedRollout) -> dict[str, Any]:
     by_call = trained.call_advantages
     return {
         "rollout_id": trained.rollout,
