@@ -36,7 +36,7 @@ class SeenRollout:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ToldStep:
     rollouts: list[TrainedRollout]
     gaps: list[StoredGap]
 
@@ -76,14 +76,14 @@ def told_of(
 
 def with_measured(
     rollouts: Sequence[TrainedRollout], details: StepDetails, groups: Sequence[BatchGroup]
-) -> Told:
+) -> ToldStep:
     """The same with the advantages that a critic gave, and the tokens with the largest gap by their
     place in the store."""
     given = details.advantages
     calls: dict[str, Sequence[TokenCall]] = {
         rollout.id: rollout.calls for group in groups for rollout in group.rollouts
     }
-    return Told(
+    return ToldStep(
         [
             replace(each, advantage=given[each.rollout], is_mean=True)
             if each.rollout in given

@@ -45,7 +45,7 @@ class TokenGap:
 
     @property
     def size(self) -> float:
-        """What is not a number counts as infinite, as in `mainspring.algorithms.gap`."""
+        """In nats; infinite where it is not a number, as in `mainspring.algorithms.gap`."""
         size = abs(self.recomputed - self.served)
         return inf if isnan(size) else size
 

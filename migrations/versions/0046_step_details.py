@@ -1,4 +1,4 @@
-"""What a step did with each rollout of its batch, and the tokens with the largest log-prob gap."""
+"""Add what a step did with each rollout of its batch, and the worst log-prob gaps."""
 
 import sqlalchemy as sa
 from alembic import op

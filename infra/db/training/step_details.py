@@ -80,7 +80,7 @@ async def write(
 async def of_step(
     connection: AsyncConnection, campaign: CampaignId, step: int
 ) -> dict[RolloutId, TrainedRollout]:
-    """By rollout; empty for a step of an earlier release."""
+    """Records by rollout; empty for a step of an earlier release."""
     rows = await connection.execute(
         select(*_ROLLOUT).where(StepRolloutRow.campaign_id == campaign, StepRolloutRow.step == step)
     )
