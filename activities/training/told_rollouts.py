@@ -6,15 +6,18 @@ none; nothing here changes what is trained. Used by `step_batch` and by the trai
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from infra.db.training.batches import BatchGroup, BatchRollout
 from mainspring.ids import RolloutId
 from mainspring.status import Untrained
 from mainspring.training.trained_rollouts import (
+    KeptCall,
+    KeptSample,
     StepDetails,
     StoredGap,
     TokenGap,
@@ -39,6 +42,8 @@ class SeenRollout:
 class ToldStep:
     rollouts: list[TrainedRollout]
     gaps: list[StoredGap]
+    kept: list[KeptCall]
+    """Numbers of all tokens, where the campaign keeps them."""
 
 
 def told_of(
@@ -75,7 +80,10 @@ def told_of(
 
 
 def with_measured(
-    rollouts: Sequence[TrainedRollout], details: StepDetails, groups: Sequence[BatchGroup]
+    rollouts: Sequence[TrainedRollout],
+    details: StepDetails,
+    groups: Sequence[BatchGroup],
+    samples: Sequence[Sample],
 ) -> ToldStep:
     """The same with the advantages that a critic gave, and the tokens with the largest gap by their
     place in the store."""
@@ -91,6 +99,11 @@ def with_measured(
             for each in rollouts
         ],
         [_stored(gap, calls[gap.rollout]) for gap in details.gaps],
+        [
+            kept
+            for place, of_sample in sorted(details.kept.items())
+            for kept in _by_call(samples[place], of_sample, calls[samples[place].rollout])
+        ],
     )
 
 
@@ -128,3 +141,31 @@ def _stored(gap: TokenGap, calls: Sequence[TokenCall]) -> StoredGap:
         served=gap.served,
         recomputed=gap.recomputed,
     )
+
+
+def _by_call(sample: Sample, kept: KeptSample, calls: Sequence[TokenCall]) -> Iterator[KeptCall]:
+    positions = np.flatnonzero(sample.action_mask)
+    for call in path_to(calls, sample.branch):
+        start = call.prompt_start + len(call.prompt_ids)
+        first, last = np.searchsorted(positions, (start, call.end))
+        if first == last:
+            continue
+        offsets = positions[first:last] - start
+        length = len(call.completion_ids)
+        entropies = kept.entropies
+        yield KeptCall(
+            rollout=RolloutId(sample.rollout),
+            call=call.number,
+            logprobs=_placed(kept.logprobs[first:last], offsets, length),
+            entropies=None
+            if entropies is None
+            else _placed(entropies[first:last], offsets, length),
+        )
+
+
+def _placed(
+    values: NDArray[np.float32], offsets: NDArray[np.int64], length: int
+) -> NDArray[np.float32]:
+    placed = np.full(length, np.nan, np.float32)
+    placed[offsets] = values
+    return placed

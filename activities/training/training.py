@@ -144,7 +144,9 @@ class TrainingActivities:
             if job.last_step is not None:
                 clock = replace(clock, engine_idle_s=None, engine_request_s=None)
             metrics = measured.figures | batch.figures | clock.figures(measured.num_tokens)
-            told = await asyncio.to_thread(with_measured, batch.rollouts, measured.details, groups)
+            told = await asyncio.to_thread(
+                with_measured, batch.rollouts, measured.details, groups, batch.samples
+            )
             metrics |= {"seconds": time.monotonic() - started}
             await steps.commit_step(
                 self._db,
@@ -156,6 +158,7 @@ class TrainingActivities:
                 groups=[group.id for group in groups],
                 rollouts=told.rollouts,
                 gaps=told.gaps,
+                kept=told.kept,
                 trainer_epoch=self._epoch,
                 stamp=self._backend.ranks.stamp,
                 fingerprint=await self._fingerprint(

@@ -131,7 +131,7 @@ class StepMetrics:
     @property
     def figures(self) -> dict[str, float | None]:
         """Every figure by name, as the store keeps it."""
-        fixed = asdict(self)
+        fixed = asdict(replace(self, details=StepDetails()))
         for name in ("gradient", "flops", "peak_flops", "details"):
             del fixed[name]
         derived = {"tokens_per_s": self.tokens_per_s, "mfu": self.mfu, "compute_s": self.seconds}
@@ -162,7 +162,9 @@ def of_all_ranks(ranks: Sequence[StepMetrics]) -> StepMetrics:
         ),
         peak_flops=None if None in peaks else sum(flops or 0.0 for flops in peaks),
         details=replace(
-            ranks[0].details, gaps=worst(gap for rank in ranks for gap in rank.details.gaps)
+            ranks[0].details,
+            gaps=worst(gap for rank in ranks for gap in rank.details.gaps),
+            kept={n: kept for rank in ranks for n, kept in rank.details.kept.items()},
         ),
     )
 

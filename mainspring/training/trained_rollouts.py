@@ -7,9 +7,14 @@ Pure. Made where the batch is put together and by the ranks, stored with the ste
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf, isnan
+from typing import TYPE_CHECKING
 
 from mainspring.ids import RolloutId
 from mainspring.status import Untrained
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 WORST_TOKENS = 200
 """Tokens of a step that are stored with their gap: 40 KB."""
@@ -70,6 +75,26 @@ class StoredGap:
         return abs(self.recomputed - self.served)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class KeptSample:
+    """Numbers of the action tokens of one sample: [A]."""
+
+    logprobs: "NDArray[np.float32]"
+    """Recomputed under the weights that the step began with."""
+    entropies: "NDArray[np.float32] | None"
+    """When the sample was first trained on; None: it was only compared."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeptCall:
+    """The same of the reply of one call; NaN where a token was masked."""
+
+    rollout: RolloutId
+    call: int
+    logprobs: "NDArray[np.float32]"
+    entropies: "NDArray[np.float32] | None"
+
+
 @dataclass(frozen=True, slots=True)
 class StepDetails:
     """Details of one step, beside its figures."""
@@ -78,6 +103,8 @@ class StepDetails:
     """The largest, the largest first."""
     advantages: Mapping[str, float] = field(default_factory=dict[str, float])
     """Means over the tokens of each rollout, where a critic gave them."""
+    kept: Mapping[int, KeptSample] = field(default_factory=dict[int, KeptSample])
+    """By the sample's place in the step, where the campaign keeps them."""
 
 
 def worst(gaps: Iterable[TokenGap]) -> tuple[TokenGap, ...]:

@@ -53,8 +53,28 @@ def upgrade() -> None:
         ),
     )
     op.create_index(op.f("ix_step_gaps_rollout_id"), "step_gaps", ["rollout_id"])
+    op.create_table(
+        "step_tokens",
+        sa.Column("campaign_id", sa.Text(), nullable=False),
+        sa.Column("step", sa.Integer(), nullable=False),
+        sa.Column("rollout_id", sa.Text(), nullable=False),
+        sa.Column("call", sa.Integer(), nullable=False),
+        sa.Column("logprobs", sa.LargeBinary(), nullable=False),
+        sa.Column("entropies", sa.LargeBinary(), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["campaign_id", "step"],
+            ["steps.campaign_id", "steps.step"],
+            name=op.f("fk_step_tokens_campaign_id_step"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint(
+            "campaign_id", "step", "rollout_id", "call", name=op.f("pk_step_tokens")
+        ),
+    )
+    op.create_index(op.f("ix_step_tokens_rollout_id"), "step_tokens", ["rollout_id"])
 
 
 def downgrade() -> None:
+    op.drop_table("step_tokens")
     op.drop_table("step_gaps")
     op.drop_table("step_rollouts")

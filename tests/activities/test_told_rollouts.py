@@ -78,7 +78,7 @@ def test_a_critic_tells_advantages_afterwards_and_its_warm_up_trains_no_rollout(
         (None, 4),
     ]
     given = {"c/g0/0": 0.75, "c/g0/1": -0.25}
-    told = with_measured(batch.rollouts, StepDetails(advantages=given), groups).rollouts
+    told = with_measured(batch.rollouts, StepDetails(advantages=given), groups, []).rollouts
     assert [(each.advantage, each.is_mean) for each in told] == [(0.75, True), (-0.25, True)]
 
 
@@ -88,7 +88,7 @@ def test_a_gap_is_told_by_call_and_place_in_its_reply() -> None:
     sample = batch.samples[0]
     places = [int(place) for place in np.flatnonzero(sample.action_mask)]
     gaps = tuple(TokenGap(sample.rollout, sample.branch, at, -0.5, -0.75) for at in places)
-    told = with_measured(batch.rollouts, StepDetails(gaps), [group(played)]).gaps
+    told = with_measured(batch.rollouts, StepDetails(gaps), [group(played)], []).gaps
     assert [(gap.call, gap.offset) for gap in told] == [
         (call, offset) for call in range(3) for offset in range(2)
     ]

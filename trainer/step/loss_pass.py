@@ -28,6 +28,7 @@ from trainer.losses.objective import bounded
 from trainer.losses.protocol import ActionTokens, Loss, LossOutput
 from trainer.model.packed import packed
 from trainer.model.processes import Processes
+from trainer.step.kept_tokens import KeptTokens
 from trainer.step.mini_batch import MiniBatch
 from trainer.step.worst_gaps import worst_of
 
@@ -122,7 +123,9 @@ class LossPass:
         batch: MiniBatch,
         current_version: int,
         processes: Processes,
+        kept: KeptTokens | None = None,
     ) -> None:
+        self._kept = kept
         self._loss = loss
         self._correction = correction
         self._what = f"trainer.loss {trainer.loss!r}"
@@ -212,6 +215,8 @@ class LossPass:
             versions = pack(row.versions for row in rows)
             self.differences.append(difference[versions == self._current_version].cpu().numpy())
             recomputed = logprobs.detach().float().cpu().numpy()
+            if self._kept is not None:
+                self._kept.add_pass(rows, recomputed, entropy.detach().float().cpu().numpy())
             seen = worst_of(rows, recomputed, self._current_version)
             self.worst = worst([*self.worst, *seen])
         return loss

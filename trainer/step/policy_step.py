@@ -24,6 +24,7 @@ from mainspring.trajectories.sequences import MaskedSequence
 from trainer.engines.protocol import StepEngine, StepOptimizer
 from trainer.losses.protocol import Loss
 from trainer.model.processes import Processes
+from trainer.step.kept_tokens import KeptTokens
 from trainer.step.loss_pass import LossPass, PassFigures, combined
 from trainer.step.mini_batch import MiniBatch, Recomputed, parts_of
 from trainer.step.reference import Reference
@@ -75,7 +76,10 @@ class PolicyStep:
         kept = [s for s, keep in zip(samples, is_kept, strict=True) if keep]
         others = [s for s, keep in zip(samples, is_kept, strict=True) if not keep]
         flat = [s for s in others if (s.versions == current_version).any()]
+        keep = KeptTokens(samples) if config.keep_recomputed else None
         of_flat = self._recomputed(flat)
+        if keep is not None:
+            keep.add_recomputed(flat, of_flat)
         differences = _differences(flat, of_flat, current_version)
         gaps = _worst(flat, of_flat, current_version)
         parts = parts_of(kept, config.mini_batches, [sample.rollout for sample in kept])
@@ -87,6 +91,8 @@ class PolicyStep:
             for part, logprobs_of in zip(parts, recomputed, strict=True):
                 differences += _differences(part, logprobs_of, current_version)
                 gaps += _worst(part, logprobs_of, current_version)
+                if keep is not None:
+                    keep.add_recomputed(part, logprobs_of)
             gap = self._gap(differences, step, current_version)
             if config.proximal is Proximal.RECOMPUTED:
                 proximal = [*recomputed]
@@ -99,7 +105,7 @@ class PolicyStep:
         for _ in range(config.updates_per_step):
             figures: list[PassFigures] = []
             for batch in batches:
-                pass_figures, seen = self._accumulate(batch, current_version)
+                pass_figures, seen = self._accumulate(batch, current_version, keep)
                 if gap is None:
                     gap = self._gap([*differences, *seen.differences], step, current_version)
                     gaps += seen.worst
@@ -132,14 +138,18 @@ class PolicyStep:
             num_gap_tokens=gap.num_tokens,
             seconds=time.monotonic() - started,
             values=last.values,
-            details=StepDetails(worst(gaps)),
+            details=StepDetails(worst(gaps), kept=keep.by_sample if keep else {}),
         )
 
-    def _accumulate(self, batch: MiniBatch, current_version: int) -> tuple[PassFigures, LossPass]:
+    def _accumulate(
+        self, batch: MiniBatch, current_version: int, keep: KeptTokens | None
+    ) -> tuple[PassFigures, LossPass]:
         """Add the gradient of the batch's loss; returns what was seen, over all ranks, and the pass
         with the differences of my share."""
         trainer, correction = self._config.trainer, self._correction
-        seen = LossPass(self._loss, correction, trainer, batch, current_version, self._processes)
+        seen = LossPass(
+            self._loss, correction, trainer, batch, current_version, self._processes, keep
+        )
         problem: AlgorithmBroken | None = None
         try:
             self._engine.forward_backward(masked(batch.samples), seen)

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, inf
 
-WAYS = ("log-prob", "probability", "version", "trained", "advantage", "gap")
+WAYS = ("log-prob", "probability", "version", "trained", "advantage", "gap", "entropy")
 NUM_SHADES = 6
 _LOGPROBS = (-0.02, -0.2, -0.7, -1.6, -3.0)
 _LOGPROB_WORDS = ("above -0.02", "to -0.2", "to -0.7", "to -1.6", "to -3", "below -3")
 _GAPS = (0.001, 0.01, 0.1, 1.0)
 _GAP_WORDS = ("below 0.001", "to 0.01", "to 0.1", "to 1", "above 1")
+_ENTROPIES = (0.05, 0.2, 0.5, 1.0, 2.0)
+_ENTROPY_WORDS = ("below 0.05", "to 0.2", "to 0.5", "to 1", "to 2", "above 2")
 _STRONG = 1.0
 """Advantage that has the stronger colour: one standard deviation of a group."""
 
@@ -29,7 +31,9 @@ class Sampled:
     recomputed: float | None
     """Log-prob that the trainer computed; None: it is not stored."""
     has_gap: bool
-    """Its gap is among the largest of the step, and stored."""
+    """Its gap is stored: it is among the largest of the step, or all are kept."""
+    entropy: float | None
+    """In nats; None: it is not stored."""
 
     @property
     def gap(self) -> float | None:
@@ -50,6 +54,9 @@ def shade(by: str, token: Sampled, versions: Sequence[int]) -> str:
     if by == "gap":
         gap = token.gap
         return "p0" if gap is None else f"p{1 + sum(gap >= bound for bound in _GAPS)}"
+    if by == "entropy":
+        entropy = token.entropy
+        return "context" if entropy is None else f"p{sum(entropy >= e for e in _ENTROPIES)}"
     if by == "probability":
         improbable = 1 - exp(min(token.logprob, 0.0))
         return f"p{min(NUM_SHADES - 1, int(improbable * NUM_SHADES))}"
@@ -81,8 +88,10 @@ def scale(by: str, versions: Sequence[int]) -> list[tuple[str, str]]:
             ("masked", "not trained"),
         ]
     elif by == "gap":
-        shades = [("p0", "not among the largest of the step")]
+        shades = [("p0", "not stored")]
         shades += [(f"p{n}", word) for n, word in enumerate(_GAP_WORDS, 1)]
+    elif by == "entropy":
+        shades = [(f"p{n}", word) for n, word in enumerate(_ENTROPY_WORDS)]
     elif by == "probability":
         shades = [
             (f"p{n}", f"{100 - 100 * (n + 1) // NUM_SHADES} to {100 - 100 * n // NUM_SHADES} %")
@@ -90,4 +99,4 @@ def scale(by: str, versions: Sequence[int]) -> list[tuple[str, str]]:
         ]
     else:
         shades = [(f"p{n}", word) for n, word in enumerate(_LOGPROB_WORDS)]
-    return [*shades, ("context", "prompt, not sampled")]
+    return [*shades, ("context", "prompt, not sampled" if by != "entropy" else "not stored")]

@@ -9,6 +9,7 @@ in their place. Imported by `rollout`.
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from infra.db.training import policies, step_details
 from infra.db.training.step_details import StepOfRollout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.errors import UsageError
-from mainspring.training.trained_rollouts import StoredGap
+from mainspring.training.trained_rollouts import KeptCall, StoredGap
 from mainspring.trajectories.turns import Call
 from mainspring.words.ends import UNTRAINED
 from reports.one_rollout import CallRange
@@ -62,11 +63,12 @@ class Token:
     """None: the policy did not sample it."""
     version: int | None
     place: int | None = None
-    """Its place in the reply, from 0, where its gap is stored."""
+    """Its place in the reply, from 0, where its gap is among the largest of the step."""
     is_trained: bool = False
     advantage: float | None = None
     recomputed: float | None = None
     gap: float | None = None
+    entropy: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,8 @@ class _Training:
     """Calls that are context only."""
     stale_before: int
     """Tokens of older versions are context."""
+    kept: Mapping[int, KeptCall]
+    """Numbers of all tokens by call, where the campaign keeps them."""
 
     def why_not(self, call: Call) -> str:
         if not self.is_in_step:
@@ -127,7 +131,7 @@ async def tokens_of(
     calls, _ = await turns.history(db, record.id, epoch, shown.first, shown.last)
     versions = sorted({each for call in calls for each in call.versions})
     decoder, note = await _decoder(db, record, versions[0] if versions else version)
-    training = await _training(db, record, epoch)
+    training = await _training(db, record, epoch, shown)
     shown_turns = []
     worst: list[tuple[int, int, str, float]] = []
     for call in calls:
@@ -158,21 +162,23 @@ async def tokens_of(
 def _about(training: _Training, by: str) -> str:
     details = training.details
     if details is None:
-        if by not in ("advantage", "gap"):
+        if by not in ("advantage", "gap", "entropy"):
             return ""
         if training.is_in_step:
             return "its step is not done yet, or an earlier release trained it: nothing is stored"
-        return "no step has it in its batch: there is no advantage and no gap"
+        return "no step has it in its batch: nothing was computed of it"
     if by == "advantage" and details.trained.is_mean and not details.trained.call_advantages:
         return "its tokens have different advantages, given by a critic; their mean is shown"
-    if by == "gap" and not details.gaps:
+    if by == "entropy" and not training.kept:
+        return "entropies are stored where a campaign has trainer.keep_recomputed = true"
+    if by == "gap" and not details.gaps and not training.kept:
         return "none of its tokens is among the largest gaps of its step"
     return ""
 
 
-async def _training(db: Database, record: RolloutRecord, epoch: int) -> _Training:
+async def _training(db: Database, record: RolloutRecord, epoch: int, shown: CallRange) -> _Training:
     """Earlier epochs are trained by no step."""
-    nothing = _Training(None, False, frozenset(), 0)
+    nothing = _Training(None, False, frozenset(), 0, {})
     if epoch != record.epoch:
         return nothing
     async with db.snapshot() as connection:
@@ -181,11 +187,15 @@ async def _training(db: Database, record: RolloutRecord, epoch: int) -> _Trainin
             return nothing
         untrained = await rollout_rail.untrained(connection, record.id, epoch)
         details = await step_details.of_rollout(connection, record.id)
+        kept = {}
+        if details is not None:
+            kept = await step_details.kept_of(connection, details, shown.first, shown.last)
     if record.reward is None and details is None:
         return nothing
     config = (await campaigns.get(db, record.campaign)).at(step)
     bound = config.trainer.max_token_staleness if isinstance(config, CampaignConfig) else None
-    return _Training(details, True, untrained, 0 if bound is None else step - 1 - bound)
+    stale_before = 0 if bound is None else step - 1 - bound
+    return _Training(details, True, untrained, stale_before, kept)
 
 
 def _tokens(
@@ -199,6 +209,7 @@ def _tokens(
         of_token.update(dict.fromkeys(range(span.start, span.end), span.version))
     is_trained = not training.why_not(call)
     advantage, gaps = training.advantage(call.number), training.gaps(call.number)
+    kept = training.kept.get(call.number)
     made = []
     for place, (number, text) in enumerate(zip(ids, texts, strict=True)):
         if place < num_prompt:
@@ -206,13 +217,15 @@ def _tokens(
             continue
         offset = place - num_prompt
         version, gap = of_token.get(offset), gaps.get(offset)
+        recomputed = _number(None if kept is None else kept.logprobs, offset)
         sampled = Sampled(
             logprob=call.logprobs[offset],
             version=version,
             is_trained=is_trained and (version is None or version >= training.stale_before),
             advantage=advantage,
-            recomputed=None if gap is None else gap.recomputed,
-            has_gap=gap is not None,
+            recomputed=recomputed if gap is None else gap.recomputed,
+            has_gap=gap is not None or recomputed is not None,
+            entropy=_number(None if kept is None else kept.entropies, offset),
         )
         made.append(
             Token(
@@ -226,10 +239,17 @@ def _tokens(
                 advantage if sampled.is_trained else None,
                 sampled.recomputed,
                 sampled.gap,
+                sampled.entropy,
             )
         )
     # Of a long prompt the end is what the reply follows.
     return made[max(0, num_prompt - MAX_TOKENS // 2) :]
+
+
+def _number(values: Any, offset: int) -> float | None:
+    """A number of a kept array; None where there is none."""
+    number = nan if values is None or offset >= len(values) else float(values[offset])
+    return number if isfinite(number) else None
 
 
 def _texts(decoder: Any, ids: Sequence[int]) -> list[str]:

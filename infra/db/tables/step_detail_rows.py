@@ -60,3 +60,24 @@ class StepGapRow(Base):
     """Log-prob as the engine served it. Null: not a finite number."""
     recomputed: Mapped[float | None]
     """Log-prob that the trainer computed under the same weights. Null: not a finite number."""
+
+
+class StepTokenRow(Base):
+    """Numbers of all tokens of a call, where the campaign has `trainer.keep_recomputed`."""
+
+    __tablename__ = "step_tokens"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["campaign_id", "step"], ["steps.campaign_id", "steps.step"], ondelete="CASCADE"
+        ),
+        Index(None, "rollout_id"),
+    )
+
+    campaign_id: Mapped[str] = mapped_column(primary_key=True)
+    step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    rollout_id: Mapped[str] = mapped_column(primary_key=True)
+    call: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    logprobs: Mapped[tuple[float, ...]]
+    """As the trainer computed them, of each token of the reply; NaN where it was masked."""
+    entropies: Mapped[tuple[float, ...] | None]
+    """The same of entropies. Null: the call was only compared, not trained on."""

@@ -10,14 +10,17 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from sqlalchemy import insert, select
+from sqlalchemy import insert, select, type_coerce
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from infra.db.tables.columns import FloatArray
 from infra.db.tables.models import RolloutRow
-from infra.db.tables.step_detail_rows import StepGapRow, StepRolloutRow
+from infra.db.tables.step_detail_rows import StepGapRow, StepRolloutRow, StepTokenRow
 from mainspring.ids import CampaignId, RolloutId
-from mainspring.training.trained_rollouts import StoredGap, TrainedRollout
+from mainspring.training.trained_rollouts import KeptCall, StoredGap, TrainedRollout
 
+CALLS_AT_ONCE = 500
+"""Whose tokens are written in one statement: of 2,000 tokens each 8 MB."""
 _ROLLOUT = (
     StepRolloutRow.rollout_id,
     StepRolloutRow.advantage,
@@ -53,6 +56,7 @@ async def write(
     step: int,
     rollouts: Sequence[TrainedRollout],
     gaps: Sequence[StoredGap],
+    kept: Sequence[KeptCall] = (),
 ) -> None:
     """Store them with a step that is being committed."""
     key: dict[str, Any] = {"campaign_id": campaign, "step": step}
@@ -75,6 +79,18 @@ async def write(
                 for gap in gaps
             ],
         )
+    for first in range(0, len(kept), CALLS_AT_ONCE):
+        rows = [
+            key
+            | {
+                "rollout_id": each.rollout,
+                "call": each.call,
+                "logprobs": each.logprobs,
+                "entropies": each.entropies,
+            }
+            for each in kept[first : first + CALLS_AT_ONCE]
+        ]
+        await connection.execute(insert(StepTokenRow), rows)
 
 
 async def of_step(
@@ -122,6 +138,27 @@ async def of_rollout(connection: AsyncConnection, rollout: RolloutId) -> StepOfR
     return StepOfRollout(
         CampaignId(campaign), step, _trained(*trained), _sorted([StoredGap(*gap) for gap in gaps])
     )
+
+
+async def kept_of(
+    connection: AsyncConnection, step: StepOfRollout, first: int, last: int
+) -> dict[int, KeptCall]:
+    """Numbers of all tokens of the rollout's calls from `first` to `last`; empty where they are not
+    kept."""
+    rows = await connection.execute(
+        select(
+            StepTokenRow.rollout_id,
+            StepTokenRow.call,
+            type_coerce(StepTokenRow.logprobs, FloatArray()),
+            type_coerce(StepTokenRow.entropies, FloatArray()),
+        ).where(
+            StepTokenRow.campaign_id == step.campaign,
+            StepTokenRow.step == step.step,
+            StepTokenRow.rollout_id == step.trained.rollout,
+            StepTokenRow.call.between(first, last),
+        )
+    )
+    return {row[1]: KeptCall(RolloutId(row[0]), *row[1:]) for row in rows}
 
 
 async def by_rollouts(
