@@ -11,7 +11,7 @@ from activities.training.told_rollouts import with_measured
 from mainspring.config.trainer import TrainerConfig
 from mainspring.config.training.algorithm import Overlong, Std
 from mainspring.status import StopReason, Untrained
-from mainspring.training.trained_rollouts import StepDetails, TokenGap
+from mainspring.training.trained_rollouts import KeptSample, StepDetails, TokenGap
 from mainspring.trajectories.samples import kept_of
 from mainspring.trajectories.turn_rewards import TurnRewards
 
@@ -96,3 +96,23 @@ def test_a_gap_is_told_by_call_and_place_in_its_reply() -> None:
         call = played.calls[gap.call]
         assert call.completion_ids[gap.offset] == sample.token_ids[at]
         assert (gap.size, gap.rollout) == (0.25, played.id)
+
+
+def test_kept_numbers_are_told_by_call_without_those_of_masked_tokens() -> None:
+    played = rollout(0, 1.0, 1, 9, 9)
+    groups = [group(played, turns(1, 0.0, 2))]
+    batch = step_batch(groups, TrainerConfig(max_token_staleness=1), version=9)
+    first = batch.samples[0]
+    numbers = np.array([-1.0, -2.0], np.float32)
+    kept = {0: KeptSample(numbers, numbers + 5)}
+    [told] = with_measured(batch.rollouts, StepDetails(kept=kept), groups, batch.samples).kept
+    assert first.num_action_tokens == 2 and (told.rollout, told.call) == (played.id, 0)
+    assert told.logprobs == pytest.approx([np.nan, -1.0, -2.0], nan_ok=True)
+    assert told.entropies == pytest.approx([np.nan, 4.0, 3.0], nan_ok=True)
+
+    of_turns = [group(turns(0, 1.0, 3), turns(1, 0.0, 1))]
+    other = step_batch(of_turns, TrainerConfig(), version=1)
+    kept = {0: KeptSample(np.arange(6, dtype=np.float32), None)}
+    by_call = with_measured(other.rollouts, StepDetails(kept=kept), of_turns, other.samples).kept
+    assert [each.logprobs.tolist() for each in by_call] == [[0, 1], [2, 3], [4, 5]]
+    assert [(each.call, each.entropies) for each in by_call] == [(0, None), (1, None), (2, None)]

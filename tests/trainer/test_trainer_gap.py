@@ -134,3 +134,29 @@ def test_tokens_of_other_versions_and_beyond_the_bound_are_not_told() -> None:
     assert [gap.position for gap in both[:3]] == [241, 1, 3]
     assert len({gap.position for gap in both}) == len(both) == WORST_TOKENS
     assert not worst_of([], np.zeros(0, np.float32), 5)
+
+
+@pytest.mark.parametrize("changed", [{}, {"mini_batches": 2}, {"proximal": "recomputed"}])
+def test_numbers_of_all_tokens_are_kept_and_move_nothing(
+    make_model, make_config, served, changed
+) -> None:
+    directory = make_model("qwen3")[1]
+    usual = TrainerRank(make_config(**changed), directory)
+    keeping = TrainerRank(make_config(keep_recomputed=True, **changed), directory)
+    expected = usual.logprobs(served)
+    without = usual.train_step(served, step=0, current_version=0)
+    metrics = keeping.train_step(served, step=0, current_version=0)
+    assert metrics == replace(without, seconds=metrics.seconds) and not without.details.kept
+    kept = metrics.details.kept
+    assert sorted(kept) == list(range(len(served)))
+    entropies = []
+    for n, sample in enumerate(served):
+        assert kept[n].logprobs == pytest.approx(expected[n][sample.action_mask], abs=1e-5)
+        if sample.carries_advantage:
+            entropies.append(kept[n].entropies)
+        else:
+            assert kept[n].entropies is None
+    assert np.concatenate(entropies).mean() == pytest.approx(metrics.entropy, rel=1e-4)
+    after = usual.logprobs(served)
+    for n, logprobs in keeping.logprobs(served).items():
+        assert np.array_equal(logprobs, after[n])  # the same weights, bit for bit

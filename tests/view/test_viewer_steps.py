@@ -1,8 +1,11 @@
 """Pages tell what a step did with each rollout and with its worst tokens."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+import pytest
 from store_records import CAMPAIGN, add_ready_group, begin_campaign, call
 from viewed import home_of, links_of, viewer_of, wrong_in
 
@@ -10,13 +13,15 @@ from infra.db.database import Database
 from infra.db.training import steps
 from mainspring.ids import GroupId, rollout_id
 from mainspring.status import Untrained
-from mainspring.training.trained_rollouts import StoredGap, TrainedRollout
+from mainspring.training.trained_rollouts import KeptCall, StoredGap, TrainedRollout
 
 FIRST, SECOND = "/r/first/g000000/000", "/r/first/g000000/001"
 STEP = "/c/first/steps/1"
 
 
-async def committed(db: Database, *, by_call: bool = False) -> GroupId:
+async def committed(
+    db: Database, *, by_call: bool = False, kept: Sequence[KeptCall] = ()
+) -> GroupId:
     """A step that trained the first rollout of its group, and not the second."""
     await begin_campaign(db)
     group = await add_ready_group(db, 0)
@@ -38,6 +43,7 @@ async def committed(db: Database, *, by_call: bool = False) -> GroupId:
             StoredGap(first, 1, 3, served, served - 0.5),
             StoredGap(second, 0, 0, -1.0, float("nan")),
         ],
+        kept=kept,
     )
     return group
 
@@ -97,6 +103,24 @@ async def test_tokens_are_coloured_by_what_the_step_did(
     assert "not trained: a limit cut it off" in page
     [title] = re.findall(r'id="k2-3" title="([^"]*)"', worst)
     assert "recomputed" in title and "advantage 5" in title
+
+
+async def test_tokens_are_coloured_by_what_the_campaign_kept(
+    db: Database, store_url: str, tmp_path: Path
+) -> None:
+    first = rollout_id(GroupId("first/g000000"), 0)
+    served = np.array(call(0, 0, first).logprobs, np.float32)
+    entropies = np.array([0.01, 0.3, np.nan, 1.5, 9.0], np.float32)
+    await committed(db, kept=[KeptCall(first, 0, served - np.float32(0.05), entropies)])
+    async with viewer_of(home_of(tmp_path, store_url)) as client:
+        by_entropy = (await client.get(f"{FIRST}.json?tab=tokens&by=entropy")).json()
+        by_gap = (await client.get(f"{FIRST}.json?tab=tokens&by=gap")).json()
+        without = (await client.get(f"{SECOND}?tab=tokens&by=entropy")).text
+    shown = [token for token in by_entropy["tokens"][0]["tokens"] if token["logprob"] is not None]
+    assert [token["shade"] for token in shown] == ["p0", "p2", "context", "p4", "p5"]
+    gaps = [token["gap"] for token in by_gap["tokens"][0]["tokens"] if token["logprob"] is not None]
+    assert gaps == [pytest.approx(0.05, abs=1e-4)] * 5
+    assert "trainer.keep_recomputed" in without
 
 
 async def test_a_step_of_an_earlier_release_has_no_details(

@@ -4,6 +4,7 @@ campaign."""
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import func, select, text
 from store_records import CAMPAIGN, add_ready_group, begin_campaign
@@ -23,6 +24,7 @@ from mainspring.protocol.campaign import StepInput
 from mainspring.status import CampaignStatus, Untrained
 from mainspring.training.step_metrics import StepMetrics
 from mainspring.training.trained_rollouts import (
+    KeptCall,
     StepDetails,
     StoredGap,
     TokenGap,
@@ -45,6 +47,12 @@ def told(group: GroupId) -> tuple[list[TrainedRollout], list[StoredGap]]:
     return rollouts, gaps
 
 
+def kept(group: GroupId) -> list[KeptCall]:
+    numbers = np.array([-0.5, np.nan, -2.0], np.float32)
+    first = rollout_id(group, 0)
+    return [KeptCall(first, 0, numbers, -numbers), KeptCall(first, 1, numbers[:1], None)]
+
+
 async def commit(db: Database, group: GroupId, **given: Any) -> None:
     rollouts, gaps = told(group)
     await steps.commit_step(
@@ -54,7 +62,7 @@ async def commit(db: Database, group: GroupId, **given: Any) -> None:
         metrics={},
         policy_path="/v1",
         checkpoint=None,
-        **({"rollouts": rollouts, "gaps": gaps} | given),
+        **({"rollouts": rollouts, "gaps": gaps, "kept": kept(group)} | given),
     )
 
 
@@ -87,11 +95,19 @@ async def test_details_come_with_the_step_once(db: Database) -> None:
         worst = await step_details.gaps_of_step(connection, CAMPAIGN, 1)
         of_first = await step_details.of_rollout(connection, rollouts[0].rollout)
         of_none = await step_details.of_rollout(connection, RolloutId("first/g000009/000"))
+        assert of_first is not None
+        numbers = await step_details.kept_of(connection, of_first, 0, 0)
+        both = await step_details.kept_of(connection, of_first, 0, 9)
         chosen = await step_details.by_rollouts(connection, CAMPAIGN, [rollouts[1].rollout])
     assert stored == {each.rollout: each for each in rollouts}
     assert worst == [replace(gaps[1], recomputed=None), gaps[2], gaps[0]]
     assert of_first is not None and (of_first.step, of_first.trained) == (1, rollouts[0])
     assert [gap.call for gap in of_first.gaps] == [0, 1] and of_none is None
+    expected = kept(group)
+    assert list(numbers) == [0] and list(both) == [0, 1]
+    assert numbers[0].logprobs == pytest.approx(expected[0].logprobs, nan_ok=True)
+    assert numbers[0].entropies == pytest.approx(expected[0].entropies, nan_ok=True)
+    assert both[1].entropies is None
     assert chosen == {rollouts[1].rollout: rollouts[1]}
 
 
@@ -100,20 +116,21 @@ async def test_details_go_and_come_back_with_their_own_campaign(db: Database) ->
     await commit(db, group)
     await campaigns.set_status(db, CAMPAIGN, CampaignStatus.CANCELLED)
     before = await digests(db)
-    kept = {}
+    archived = {}
     async with db.snapshot() as connection:
         for table in campaign_rows.tables():
-            kept[table.name] = [
+            archived[table.name] = [
                 dict(zip(table.columns, row, strict=True))
                 async for rows in campaign_rows.read(connection, table, CAMPAIGN)
                 for row in rows
             ]
-    assert (len(kept["step_rollouts"]), len(kept["step_gaps"])) == (2, 3)
+    num_rows = {name: len(rows) for name, rows in archived.items()}
+    assert (num_rows["step_rollouts"], num_rows["step_gaps"], num_rows["step_tokens"]) == (2, 3, 2)
     await removal.remove(db, CAMPAIGN, await removal.mark(db, CAMPAIGN))
     assert await counted(db) == (0, 0)
     async with db.transaction() as connection:
         for table in campaign_rows.tables():
-            await campaign_rows.write(connection, table, kept[table.name])
+            await campaign_rows.write(connection, table, archived[table.name])
     assert await digests(db) == before
 
 
