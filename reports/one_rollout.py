@@ -14,6 +14,8 @@ from infra.db.rollouts.judgements import JudgementRecord
 from infra.db.rollouts.rollouts import RolloutRecord
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
+from infra.db.training import step_details
+from infra.db.training.step_details import StepOfRollout
 from mainspring.agents.asking import next_request
 from mainspring.agents.choice import agent_config, agent_for, name_of_agent
 from mainspring.agents.program import asked_by
@@ -109,6 +111,8 @@ class RolloutView:
     """Dollars of its calls; None: there is no price, or not all tokens were counted."""
     model: str | None = None
     """Model that an evaluation measured; None: a policy of the campaign's own."""
+    training: StepOfRollout | None = None
+    """Record of what a step of its campaign did with it; None: nothing is stored."""
 
     def as_dict(self) -> dict[str, Any]:
         record = self.record
@@ -132,6 +136,7 @@ class RolloutView:
             "judgements": [asdict(judgement) for judgement in self.judgements],
             "cost": self.cost,
             "model": self.model,
+            "training": None if self.training is None else _training_dict(self.training),
         }
 
 
@@ -165,6 +170,8 @@ async def read(
     requests = await program_view.requests_of(
         database, rollout, of_epoch, None if only is None else _asked(replies)
     )
+    async with database.transaction() as connection:
+        training = await step_details.of_rollout(connection, rollout)
     before = Record([], [])
     if bounds.first > 0 and _lacks_results(replies, commands, requests):
         # Why nothing was run follows from the whole record before it.
@@ -204,7 +211,21 @@ async def read(
         agent=name_of_agent(config, task) if plays else None,
         cost=cost_of_all(replies, config.price) if only is None else None,
         model=config.policy.model if isinstance(config, EvaluationConfig) else None,
+        training=training,
     )
+
+
+def _training_dict(training: StepOfRollout) -> dict[str, Any]:
+    trained = training.trained
+    return {
+        "step": training.step,
+        "advantage": trained.advantage,
+        "is_mean": trained.is_mean,
+        "call_advantages": trained.call_advantages,
+        "num_trained_tokens": trained.num_trained_tokens,
+        "masked_why": trained.masked_why,
+        "gaps": [asdict(gap) for gap in training.gaps],
+    }
 
 
 def _asked(replies: list[Call]) -> set[int]:

@@ -56,6 +56,7 @@ def environment() -> Environment:
         "ENDS": ends.ENDS,
         "VERDICTS": ends.VERDICTS,
         "SUSPICIONS": ends.SUSPICIONS,
+        "UNTRAINED": ends.UNTRAINED,
     }
     return made
 

@@ -4,10 +4,11 @@ CPU-bound and free of the event loop: called in a thread, as a large batch takes
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from activities.training.told_rollouts import SeenRollout, told_of
 from infra.db.training.batches import BatchGroup, BatchRollout
 from mainspring.algorithms.choice import (
     advantages_of_batch,
@@ -18,6 +19,7 @@ from mainspring.algorithms.equal_rewards import is_flat
 from mainspring.config.trainer import TrainerConfig
 from mainspring.config.training.algorithm import Overlong, Samples
 from mainspring.status import CUT_ENDS
+from mainspring.training.trained_rollouts import TrainedRollout
 from mainspring.trajectories.samples import Sample, digest, samples_of, without_tokens_before
 from mainspring.trajectories.turn_places import turn_places
 
@@ -42,6 +44,8 @@ class StepBatch:
     """Digest of the samples: another batch is another checkpoint."""
     figures: dict[str, float | None]
     """About the batch; None where there is nothing to measure."""
+    rollouts: list[TrainedRollout]
+    """All of the batch, as the step trains on them; advantages of a critic are not known yet."""
     nothing: Nothing | None = None
     """None: a part of it can be trained."""
 
@@ -54,14 +58,17 @@ def step_batch(groups: list[BatchGroup], trainer: TrainerConfig, *, version: int
     samples: list[Sample] = []
     num_overlong = 0
     had_advantage = False
+    seen: list[SeenRollout] = []
     for group, advantages_G in zip(groups, advantages_NG, strict=True):
         for rollout, advantage in zip(group.rollouts, advantages_G, strict=True):
+            seen.append(SeenRollout(rollout, None if trainer.critic else advantage))
             if advantage is None or not rollout.calls:
                 continue
             reward = None if trainer.critic is None else _of_end(rollout)
             had_advantage |= trainer.critic is not None or _any(advantage)
             if trainer.overlong is Overlong.MASK and rollout.stop_reason in CUT_ENDS:
                 num_overlong += 1
+                seen[-1] = replace(seen[-1], is_overlong=True)
                 advantage = 0.0  # its tokens are still compared with the engine's numbers
                 reward = None
             if trainer.critic is not None:  # it gives the advantages, in the ranks
@@ -85,6 +92,7 @@ def step_batch(groups: list[BatchGroup], trainer: TrainerConfig, *, version: int
     if trainer.overlong is Overlong.MASK:
         figures["num_overlong_masked"] = float(num_overlong)
     bound = trainer.max_token_staleness
+    of_all_ages = samples
     if bound is not None:
         before = sum(sample.num_action_tokens for sample in samples)
         samples = [without_tokens_before(sample, version - bound) for sample in samples]
@@ -93,7 +101,9 @@ def step_batch(groups: list[BatchGroup], trainer: TrainerConfig, *, version: int
     nothing = None
     if not any(sample.carries_advantage for sample in samples):
         nothing = _nothing(samples, figures, trainer, had_advantage)
-    return StepBatch(samples, digest(samples), figures, nothing)
+    is_warm_up = trainer.critic is not None and version < trainer.critic.warmup_steps
+    told = told_of(seen, of_all_ages, samples, is_warm_up=is_warm_up)
+    return StepBatch(samples, digest(samples), figures, told, nothing)
 
 
 def _any(advantage: float | Mapping[int, float]) -> bool:

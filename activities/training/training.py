@@ -25,6 +25,7 @@ from activities.implements import implements
 from activities.training.batch_reading import read_batch
 from activities.training.held_version import HeldVersion
 from activities.training.step_batch import step_batch
+from activities.training.told_rollouts import with_measured
 from activities.training.trainer_backend import Progress, TrainerBackend
 from infra.db.database import Database
 from infra.db.runs import campaigns, events
@@ -143,6 +144,9 @@ class TrainingActivities:
             if job.last_step is not None:
                 clock = replace(clock, engine_idle_s=None, engine_request_s=None)
             metrics = measured.figures | batch.figures | clock.figures(measured.num_tokens)
+            told = await asyncio.to_thread(
+                with_measured, batch.rollouts, measured.details, groups, batch.samples
+            )
             metrics |= {"seconds": time.monotonic() - started}
             await steps.commit_step(
                 self._db,
@@ -152,6 +156,9 @@ class TrainingActivities:
                 policy_path=str(directory / HF_DIRECTORY),
                 checkpoint=str(directory) if is_whole else None,
                 groups=[group.id for group in groups],
+                rollouts=told.rollouts,
+                gaps=told.gaps,
+                kept=told.kept,
                 trainer_epoch=self._epoch,
                 stamp=self._backend.ranks.stamp,
                 fingerprint=await self._fingerprint(

@@ -14,7 +14,7 @@ from typing import Any
 from cli.terminal_text import plain
 from mainspring.programs.last_words import last_words
 from mainspring.status import Player, RolloutPhase, Verdict
-from mainspring.words.ends import ENDS, SUSPICIONS, VERDICTS, grade_lines
+from mainspring.words.ends import ENDS, SUSPICIONS, UNTRAINED, VERDICTS, grade_lines
 from mainspring.words.figures import dollars, duration, number
 
 _REPOSITORY = "swe"
@@ -171,6 +171,18 @@ def print_one(seen: Any, *, only_turn: int | None, view: str | None = None) -> N
             say(seen.grade_output, "dim")
 
 
+def _trained(training: Any) -> str:
+    """Tell in a line what its step did with it."""
+    trained = training.trained
+    if trained.masked_why is None:
+        told = f"step {training.step}, {trained.num_trained_tokens:,} tokens"
+    else:
+        told = f"no token in step {training.step}: {UNTRAINED[trained.masked_why]}"
+    if trained.advantage is None:
+        return told
+    return f"{told}; {'mean ' if trained.is_mean else ''}advantage {trained.advantage:+.3g}"
+
+
 def _say_head(say: Any, seen: Any) -> None:
     record = seen.record
     say(f"rollout    {record.id}", "bold")
@@ -192,6 +204,8 @@ def _say_head(say: Any, seen: Any) -> None:
         # A program's calls are not its turns: some are of branches that it gave up.
         counted = f"{record.num_turns} {'turns' if seen.program is None else 'calls'}"
         say(f"ended by   {ended}, after {counted}, {duration(record.spent_s)}")
+        if seen.training is not None:
+            say(f"trained    {_trained(seen.training)}")
     else:
         say(f"phase      {record.phase}, {record.num_turns} turns so far")
     if record.epoch:

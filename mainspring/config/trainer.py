@@ -5,7 +5,16 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationInfo, model_validator
 
 from mainspring.algorithms.gap import GapConfig
-from mainspring.config.section import LARGE, MANY, MANY_TOKENS, YEAR_S, Counts, Switch, Within
+from mainspring.config.section import (
+    LARGE,
+    MANY,
+    MANY_TOKENS,
+    YEAR_S,
+    Added,
+    Counts,
+    Switch,
+    Within,
+)
 from mainspring.config.training.algorithm import AlgorithmConfig
 from mainspring.config.training.method_defaults import LORA_LR, filled
 from mainspring.config.training.optimizer import OptimizerConfig, WarmStartConfig
@@ -67,6 +76,10 @@ class TrainerConfig(AlgorithmConfig, ParallelConfig):
     """Peak of one rank's device in TFLOP/s, which the metric `mfu` is a share of. Unset: known
     of usual GPUs by their names; of others, and of a CPU, `mfu` is not measured."""
     gap: Annotated[GapConfig, Counts.STEPS] = GapConfig()
+    keep_recomputed: Annotated[Switch, Counts.STEPS, Added.SINCE] = False
+    """Whether the log-prob that the trainer computed for each sampled token is stored with the
+    step, and the entropy of each trained one: 4 bytes a token each. The viewer colours tokens by
+    them. Without it the 200 tokens with the largest gap are stored."""
 
     @model_validator(mode="before")
     @classmethod

@@ -35,6 +35,7 @@ from mainspring.status.run import (
     PolicyApi,
     Publish,
     StepStatus,
+    Untrained,
     Unverified,
     Verification,
 )
@@ -65,6 +66,7 @@ __all__ = [
     "StepStatus",
     "StopReason",
     "Suspicion",
+    "Untrained",
     "Unverified",
     "Verdict",
     "Verification",

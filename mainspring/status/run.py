@@ -82,6 +82,23 @@ class StepStatus(StrEnum):
     """Checkpoint, consumed groups and the new policy version are visible."""
 
 
+class Untrained(StrEnum):
+    """Why a step trained no token of a rollout of its batch."""
+
+    MASKED = "masked"
+    """It has no reward: a fault ended it, or its result could not be told."""
+    NO_TOKENS = "no_tokens"
+    """The policy sampled no token in it, or none of a call that is trained."""
+    OVERLONG = "overlong"
+    """A limit cut it off, and the campaign has `trainer.overlong = "mask"`."""
+    STALE = "stale"
+    """All its tokens are older than `trainer.max_token_staleness` allows."""
+    CRITIC_WARMUP = "critic_warmup"
+    """The step trained the critic alone."""
+    ZERO_ADVANTAGE = "zero_advantage"
+    """It was as good as the rollouts that it is compared with: nothing is to be learned."""
+
+
 class CampaignStatus(StrEnum):
     CREATED = "created"
     """Stored; its workflow has not begun."""

@@ -12,6 +12,7 @@ from mainspring.algorithms.gap import LogprobGap
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.files.changes import FieldChange, at_step
 from mainspring.ids import CampaignId, campaign_id
+from mainspring.training.trained_rollouts import StepDetails, worst
 
 
 class Origin(BaseModel):
@@ -113,6 +114,8 @@ class StepMetrics:
     """Operations that the model needs for the trained tokens; None: unknown. Not a figure."""
     peak_flops: float | None = None
     """Operations a second of all ranks' devices together; None: unknown. Not a figure."""
+    details: StepDetails = field(default=StepDetails(), compare=False)
+    """The worst tokens, of all ranks together, and a critic's advantages. Not a figure."""
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -128,8 +131,8 @@ class StepMetrics:
     @property
     def figures(self) -> dict[str, float | None]:
         """Every figure by name, as the store keeps it."""
-        fixed = asdict(self)
-        for name in ("gradient", "flops", "peak_flops"):
+        fixed = asdict(replace(self, details=StepDetails()))
+        for name in ("gradient", "flops", "peak_flops", "details"):
             del fixed[name]
         derived = {"tokens_per_s": self.tokens_per_s, "mfu": self.mfu, "compute_s": self.seconds}
         return fixed | fixed.pop("values") | derived
@@ -158,6 +161,11 @@ def of_all_ranks(ranks: Sequence[StepMetrics]) -> StepMetrics:
             (peak_gib for peak_gib in memory if peak_gib is not None), default=None
         ),
         peak_flops=None if None in peaks else sum(flops or 0.0 for flops in peaks),
+        details=replace(
+            ranks[0].details,
+            gaps=worst(gap for rank in ranks for gap in rank.details.gaps),
+            kept={n: kept for rank in ranks for n, kept in rank.details.kept.items()},
+        ),
     )
 
 

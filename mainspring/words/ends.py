@@ -6,7 +6,7 @@ Pure. Imported by screens.
 from collections.abc import Iterator
 from typing import Any
 
-from mainspring.status import StopReason, Suspicion, Verdict
+from mainspring.status import StopReason, Suspicion, Untrained, Verdict
 
 SHOWN_TESTS = 10
 """Names of failed tests that are shown; --json has all."""
@@ -40,6 +40,15 @@ SUSPICIONS = {
     Suspicion.SPECIAL_CASED_TESTS: "the patch behaves differently when tests run",
     Suspicion.FETCHED_FIX: "a command tried to download a newer release",
 }
+UNTRAINED = {
+    Untrained.MASKED: "it has no reward",
+    Untrained.NO_TOKENS: "it sampled no token",
+    Untrained.OVERLONG: "a limit cut it off",
+    Untrained.STALE: "its tokens are too old",
+    Untrained.CRITIC_WARMUP: "the step trained the critic alone",
+    Untrained.ZERO_ADVANTAGE: "its advantage is 0",
+}
+"""Why a step trained no token of a rollout."""
 
 
 def status_words(status: str) -> str:

@@ -31,9 +31,11 @@ from mainspring.status import (
     RolloutPhase,
     StopReason,
     Suspicion,
+    Untrained,
     Verdict,
 )
 from mainspring.tasks.criterion import GradeReport
+from mainspring.training.trained_rollouts import TrainedRollout
 
 LONG = "django__django-11099-with-a-very-long-name"
 HOSTILE = b"\x1b[31mred\x1b[0m\x1b]0;owned\x07 text\n"
@@ -69,6 +71,10 @@ async def store(
         metrics={"reward_mean": 0.5, "seconds": 574.0, "entropy": 0.3},
         policy_path="/models/v1",
         checkpoint="/checkpoints/v1",
+        rollouts=[
+            TrainedRollout(RolloutId("first/g000000/000"), 0.5, False, 1210, None),
+            TrainedRollout(RolloutId("first/g000000/001"), -0.5, False, 0, Untrained.OVERLONG),
+        ],
     )
     return db
 
@@ -246,6 +252,7 @@ async def test_show_tells_everything(store: Database) -> None:
     for expected in (
         "task       train-0 (train, policy version 0)",
         "not resolved: a hidden test fails; reward 0",
+        "trained    no token in step 1: a limit cut it off; advantage -0.5",
         "Fix it.",
         "turn 1 (version 0, 1; 7 + 5 tokens; 0.2 s)",
         "[exit 0, 0.5 s, reward 0]",
@@ -260,12 +267,14 @@ async def test_show_tells_everything(store: Database) -> None:
     assert "fault      the node died" in masked and "infrastructure failed" in masked
     resolved = await run("rollout", "show", "g000000/000")
     assert "searched for the hidden tests" in resolved
+    assert "trained    step 1, 1,210 tokens; advantage +0.5" in resolved
     only = await run("rollout", "show", "g000000/001", "--turn", "2")
     assert "turn 2" in only and "turn 1" not in only and "Fix it." not in only
     assert await run("rollout", "show", "g000000/001", "--patch") == PATCH.decode()
     assert await run("rollout", "show", "g000000/001", "--tests") == "1 failed: test_limit\n"
     found = json.loads(await run("rollout", "show", "g000000/001", "--json"))
     assert found["patch"] == PATCH.decode() and found["issue"] == "Fix it."
+    assert found["training"]["masked_why"] == "overlong" and found["training"]["gaps"] == []
     assert found["turns"][0]["policy_versions"] == [0, 1] and found["turns"][1]["not_run"]
     assert found["grade_output"] == "1 failed: test_limit\n" and found["finished_at"]
 

@@ -14,7 +14,7 @@ from reports.page import render
 
 PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
 ROW = re.compile(r"^\| `([\w/]+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
-NO_FIGURES = {"values", "gradient", "flops", "peak_flops"}
+NO_FIGURES = {"values", "gradient", "flops", "peak_flops", "details"}
 """Of a step's metrics: not stored under these names."""
 OF_A_LINE = {"kind", "campaign", "step", "policy_version", "time", "split", "sampling"}
 

@@ -274,7 +274,10 @@ class TrainerRank:
         trained = [] if is_warm_up else of_critic
         both = self._cost.flops(trained), self._cost.critic_flops(of_critic)
         metrics = replace(
-            metrics, values=metrics.values | figures, seconds=time.monotonic() - started
+            metrics,
+            values=metrics.values | figures,
+            details=replace(metrics.details, advantages=critic.advantages(judged)),
+            seconds=time.monotonic() - started,
         )
         return metrics, trained, None if None in both else sum(flops or 0.0 for flops in both)
 

@@ -124,6 +124,18 @@ class Critic:
             )
         ]
 
+    @staticmethod
+    def advantages(judged: Sequence[ValuedSample]) -> dict[str, float]:
+        """The mean over the action tokens of each rollout."""
+        of_rollout: dict[str, list[NDArray[np.float32]]] = {}
+        for valued in judged:
+            sample = valued.sample
+            of_rollout.setdefault(sample.rollout, []).append(sample.advantages[sample.action_mask])
+        return {
+            rollout: float(np.concatenate(parts).mean(dtype=np.float64))
+            for rollout, parts in of_rollout.items()
+        }
+
     def _values(self, samples: Sequence[Sample]) -> list[NDArray[np.float32]]:
         """[T] of each sample, 0 where no action is; on all ranks."""
         own = self.engine.values(_sequences(samples))

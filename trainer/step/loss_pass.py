@@ -19,6 +19,7 @@ from mainspring.algorithms.choice import LOSSES
 from mainspring.config.trainer import TrainerConfig
 from mainspring.config.training.kl import KlPlace
 from mainspring.training.step_metrics import PASS_NAMES, TAKEN_NAMES
+from mainspring.training.trained_rollouts import TokenGap, worst
 from mainspring.training.training_faults import AlgorithmBroken, algorithm_broken, raise_broken
 from trainer.corrections.protocol import Corrected, Correction
 from trainer.losses.aggregation import token_weights
@@ -27,7 +28,9 @@ from trainer.losses.objective import bounded
 from trainer.losses.protocol import ActionTokens, Loss, LossOutput
 from trainer.model.packed import packed
 from trainer.model.processes import Processes
+from trainer.step.kept_tokens import KeptTokens
 from trainer.step.mini_batch import MiniBatch
+from trainer.step.worst_gaps import worst_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,9 @@ class LossPass:
         batch: MiniBatch,
         current_version: int,
         processes: Processes,
+        kept: KeptTokens | None = None,
     ) -> None:
+        self._kept = kept
         self._loss = loss
         self._correction = correction
         self._what = f"trainer.loss {trainer.loss!r}"
@@ -141,6 +146,8 @@ class LossPass:
         self._named: dict[str, float] = {}
         self.differences: list[NDArray[np.float32]] = []
         """Recomputed - served, of this rank's tokens of the current version."""
+        self.worst: tuple[TokenGap, ...] = ()
+        """The tokens with the largest of them."""
 
     def __call__(self, share: list[int], logprobs: Tensor, entropy: Tensor) -> Tensor:
         """The loss of one micro-batch, from what its action tokens came to: [T], [T]. `share`:
@@ -207,6 +214,11 @@ class LossPass:
                 self._named[name] = self._named.get(name, 0.0) + float(value)
             versions = pack(row.versions for row in rows)
             self.differences.append(difference[versions == self._current_version].cpu().numpy())
+            recomputed = logprobs.detach().float().cpu().numpy()
+            if self._kept is not None:
+                self._kept.add_pass(rows, recomputed, entropy.detach().float().cpu().numpy())
+            seen = worst_of(rows, recomputed, self._current_version)
+            self.worst = worst([*self.worst, *seen])
         return loss
 
     def figures(self, problem: AlgorithmBroken | None) -> PassFigures:

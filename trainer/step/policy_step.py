@@ -17,17 +17,20 @@ from mainspring.algorithms.gap import GapMode, LogprobGap, measure
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.training.algorithm import Proximal
 from mainspring.training.step_metrics import StepMetrics
+from mainspring.training.trained_rollouts import StepDetails, TokenGap, worst
 from mainspring.training.training_faults import AlgorithmBroken, gap_too_large
 from mainspring.trajectories.samples import Sample, kept_of
 from mainspring.trajectories.sequences import MaskedSequence
 from trainer.engines.protocol import StepEngine, StepOptimizer
 from trainer.losses.protocol import Loss
 from trainer.model.processes import Processes
+from trainer.step.kept_tokens import KeptTokens
 from trainer.step.loss_pass import LossPass, PassFigures, combined
 from trainer.step.mini_batch import MiniBatch, Recomputed, parts_of
 from trainer.step.reference import Reference
 from trainer.step.schedule import policy_lr_scale
 from trainer.step.update import update
+from trainer.step.worst_gaps import worst_of
 
 
 class PolicyStep:
@@ -73,7 +76,12 @@ class PolicyStep:
         kept = [s for s, keep in zip(samples, is_kept, strict=True) if keep]
         others = [s for s, keep in zip(samples, is_kept, strict=True) if not keep]
         flat = [s for s in others if (s.versions == current_version).any()]
-        differences = _differences(flat, self._recomputed(flat), current_version)
+        keep = KeptTokens(samples) if config.keep_recomputed else None
+        of_flat = self._recomputed(flat)
+        if keep is not None:
+            keep.add_recomputed(flat, of_flat)
+        differences = _differences(flat, of_flat, current_version)
+        gaps = _worst(flat, of_flat, current_version)
         parts = parts_of(kept, config.mini_batches, [sample.rollout for sample in kept])
         proximal: list[Recomputed | None] = [None] * len(parts)
         gap: LogprobGap | None = None
@@ -82,6 +90,9 @@ class PolicyStep:
             recomputed = [self._recomputed(part) for part in parts]
             for part, logprobs_of in zip(parts, recomputed, strict=True):
                 differences += _differences(part, logprobs_of, current_version)
+                gaps += _worst(part, logprobs_of, current_version)
+                if keep is not None:
+                    keep.add_recomputed(part, logprobs_of)
             gap = self._gap(differences, step, current_version)
             if config.proximal is Proximal.RECOMPUTED:
                 proximal = [*recomputed]
@@ -94,9 +105,10 @@ class PolicyStep:
         for _ in range(config.updates_per_step):
             figures: list[PassFigures] = []
             for batch in batches:
-                pass_figures, seen = self._accumulate(batch, current_version)
+                pass_figures, seen = self._accumulate(batch, current_version, keep)
                 if gap is None:
-                    gap = self._gap([*differences, *seen], step, current_version)
+                    gap = self._gap([*differences, *seen.differences], step, current_version)
+                    gaps += seen.worst
                 assert scale is not None, "the critic's warm-up keeps no sample for the policy"
                 norms.append(update(self._optimizer, scale, self._config.name, f"step {step + 1}"))
                 figures.append(pass_figures)
@@ -126,22 +138,25 @@ class PolicyStep:
             num_gap_tokens=gap.num_tokens,
             seconds=time.monotonic() - started,
             values=last.values,
+            details=StepDetails(worst(gaps), kept=keep.by_sample if keep else {}),
         )
 
     def _accumulate(
-        self, batch: MiniBatch, current_version: int
-    ) -> tuple[PassFigures, list[NDArray[np.float32]]]:
-        """Add the gradient of the batch's loss; returns what was seen, over all ranks, and the
-        differences of my share."""
+        self, batch: MiniBatch, current_version: int, keep: KeptTokens | None
+    ) -> tuple[PassFigures, LossPass]:
+        """Add the gradient of the batch's loss; returns what was seen, over all ranks, and the pass
+        with the differences of my share."""
         trainer, correction = self._config.trainer, self._correction
-        seen = LossPass(self._loss, correction, trainer, batch, current_version, self._processes)
+        seen = LossPass(
+            self._loss, correction, trainer, batch, current_version, self._processes, keep
+        )
         problem: AlgorithmBroken | None = None
         try:
             self._engine.forward_backward(masked(batch.samples), seen)
         except AlgorithmBroken as error:
             problem = error
         try:
-            return seen.figures(problem), seen.differences
+            return seen.figures(problem), seen
         except AlgorithmBroken:
             self._optimizer.zero_grad()
             raise
@@ -182,3 +197,13 @@ def _differences(
         (logprobs - samples[n].logprobs)[samples[n].versions == current_version]
         for n, logprobs in recomputed.items()
     ]
+
+
+def _worst(
+    samples: Sequence[Sample], recomputed: Recomputed, current_version: int
+) -> list[TokenGap]:
+    """The tokens with the largest of these differences."""
+    rows = [samples[n] for n in recomputed]
+    pairs = zip(rows, recomputed.values(), strict=True)
+    of_actions = [logprobs[row.action_mask] for row, logprobs in pairs]
+    return worst_of(rows, np.concatenate([np.zeros(0, np.float32), *of_actions]), current_version)

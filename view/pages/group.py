@@ -13,9 +13,11 @@ from infra.db.reading import rollout_rail, run_overviews, trained_steps
 from infra.db.reading.rollout_pages import ListedRollout
 from infra.db.reading.run_overviews import GroupLine
 from infra.db.reading.trained_steps import Step
+from infra.db.training import step_details
 from infra.db.training import steps as stored_steps
-from mainspring.ids import CampaignId, GroupId
+from mainspring.ids import CampaignId, GroupId, RolloutId
 from mainspring.status import StepStatus
+from mainspring.training.trained_rollouts import StoredGap, TrainedRollout
 from view.page import Page
 from view.page_request import PageRequest
 from view.viewer import Viewer
@@ -46,6 +48,8 @@ class GroupPage:
     """Samples that are compared."""
     parts_at: int | None
     """The first turn at which they differ."""
+    trained: Mapping[RolloutId, TrainedRollout]
+    """Records of what the step of its campaign did with each; empty: nothing is stored."""
 
 
 async def read(viewer: Viewer, asked: PageRequest) -> GroupPage:
@@ -61,6 +65,8 @@ async def read(viewer: Viewer, asked: PageRequest) -> GroupPage:
                     f"no group {name} is stored",
                     remedy=f"the newest are {', '.join(names)}" if names else "there is none yet",
                 )
+            ids = [rollout.id for rollout in group.rollouts]
+            trained = await step_details.by_rollouts(connection, CampaignId(record.id), ids)
             compared = [] if group.task is None else list(group.rollouts[:COMPARED])
             heads = {
                 rollout.sample_index: [
@@ -79,6 +85,7 @@ async def read(viewer: Viewer, asked: PageRequest) -> GroupPage:
         rows=rows[:TURNS_COMPARED],
         compared=sorted(heads),
         parts_at=next((row.turn for row in rows if len(row.commands) > 1), None),
+        trained=trained,
     )
 
 
@@ -105,10 +112,18 @@ class StepPage:
     groups: Sequence[GroupLine]
     num_steps: int
     """Steps that are stored."""
+    trained: Mapping[RolloutId, TrainedRollout]
+    """Records of what it did with each rollout; empty: nothing is stored."""
+    gaps: Sequence[StoredGap]
+    """Its largest log-prob gaps, the largest first."""
 
     @property
     def rollouts(self) -> list[ListedRollout]:
         return [rollout for group in self.groups for rollout in group.rollouts]
+
+    @property
+    def num_trained(self) -> int:
+        return sum(each.masked_why is None for each in self.trained.values())
 
 
 async def read_step(viewer: Viewer, asked: PageRequest) -> StepPage:
@@ -126,6 +141,8 @@ async def read_step(viewer: Viewer, asked: PageRequest) -> StepPage:
         async with db.snapshot() as connection:
             figures = await trained_steps.read(connection, campaign, [number])
             groups = await run_overviews.groups_of_step(connection, campaign, number)
+            trained = await step_details.of_step(connection, campaign, number)
+            gaps = await step_details.gaps_of_step(connection, campaign, number)
     return StepPage(
         campaign=campaign,
         step=number,
@@ -135,6 +152,8 @@ async def read_step(viewer: Viewer, asked: PageRequest) -> StepPage:
         metrics=figures[0].metrics if figures else {},
         groups=groups,
         num_steps=len(known),
+        trained=trained,
+        gaps=gaps,
     )
 
 

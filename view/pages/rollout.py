@@ -23,6 +23,7 @@ from mainspring.ids import RolloutId, rollout_workflow
 from mainspring.status import RolloutPhase
 from mainspring.tasks.criterion import GradeReport
 from mainspring.tasks.swe_task import SweTask
+from mainspring.training.trained_rollouts import TrainedRollout
 from reports import one_rollout
 from reports.one_rollout import CallRange, JudgementView, RolloutView, TurnView
 from reports.program_view import ProgramView
@@ -64,6 +65,8 @@ class RolloutPage:
     """Policy versions of the turns that are shown."""
     step: int | None
     """The step that trains on its group."""
+    trained: TrainedRollout | None
+    """Record of what that step did with it; None: nothing is stored."""
     agent: str | None
     issue: str
     before: RolloutId | None
@@ -137,7 +140,7 @@ async def read(viewer: Viewer, asked: PageRequest) -> RolloutPage:
             f"rollout {rollout} has no epoch {epoch} with turns",
             remedy=f"it has {', '.join(map(str, epochs))}" if epochs else "it has no turns yet",
         )
-    first = _first_shown(asked, len(calls), record)
+    first = _first_shown(asked, calls, record)
     chosen = calls[first : first + TURNS_SHOWN]
     async with viewer.part("the turns of the rollout") as db:
         view = await one_rollout.read(db, rollout, only=_range(chosen), epoch=epoch)
@@ -163,8 +166,12 @@ def _range(chosen: Sequence[RailCall]) -> CallRange:
     return CallRange(chosen[0].number, chosen[-1].number) if chosen else CallRange(-1, -1)
 
 
-def _first_shown(asked: PageRequest, num_calls: int, record: RolloutRecord) -> int:
-    """Place of the first turn that is shown, from 0. Of one that is played, the newest ones."""
+def _first_shown(asked: PageRequest, calls: Sequence[RailCall], record: RolloutRecord) -> int:
+    """Place of the first turn that is shown, from 0. While it is played, the newest ones."""
+    num_calls = len(calls)
+    turn = asked.number("turn")
+    if turn is not None:  # by its number, which is not its place where numbers have gaps
+        return next((n for n, call in enumerate(calls) if call.number + 1 >= turn), num_calls - 1)
     newest = max(0, num_calls - TURNS_SHOWN) if record.phase is not RolloutPhase.DONE else 0
     first = asked.number("from")
     if first is None:
@@ -214,6 +221,7 @@ def _page(
         policy_version=view.policy_version,
         versions=sorted({version for turn in view.turns for version in turn.policy_versions}),
         step=step,
+        trained=None if view.training is None else view.training.trained,
         agent=view.agent,
         issue=task.issue,
         before=before,

@@ -1,13 +1,15 @@
-"""Tokens of a rollout's turns, each with its text and how sure the policy was of it.
+"""Tokens of a rollout's turns, each with its text, how sure the policy was of it, and what its step
+did with it.
 
-Token ids, log-probs and versions are those that are stored. Texts come from the tokenizer in the
-policy's folder; where that folder is gone, the ids stand in their place. Imported by `rollout`.
+Token ids, log-probs and versions are those that are stored; advantage and gap are stored with the
+step. Texts come from the tokenizer in the policy's folder; where that folder is gone, the ids stand
+in their place. Imported by `rollout`.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +18,19 @@ from infra.db.fence import UnknownId
 from infra.db.reading import rollout_rail
 from infra.db.rollouts import turns
 from infra.db.rollouts.rollouts import RolloutRecord
-from infra.db.training import policies
+from infra.db.runs import campaigns
+from infra.db.training import policies, step_details
+from infra.db.training.step_details import StepOfRollout
+from mainspring.config.campaign import CampaignConfig
 from mainspring.errors import UsageError
+from mainspring.training.trained_rollouts import KeptCall, StoredGap
 from mainspring.trajectories.turns import Call
+from mainspring.words.ends import UNTRAINED
 from reports.one_rollout import CallRange
+from view.pages.token_shades import WAYS, Sampled, scale, shade
 
-WAYS = ("log-prob", "probability", "version", "trained")
 MAX_TOKENS = 1_500
 """Tokens of one turn on a page: its newest ones of the prompt, and the first ones of the reply."""
-NUM_SHADES = 6
 WORST = 20
 _KEPT: OrderedDict[str, Any] = OrderedDict()
 _MAX_KEPT = 4
@@ -41,6 +47,10 @@ class Colouring:
     """Why the texts are missing; empty: they are not."""
     worst: Sequence[tuple[int, int, str, float]]
     """Turn, place, text and log-prob of the least likely tokens of these turns."""
+    about_step: str
+    """Why the step tells less than it could, or has trained no token; empty: nothing to tell."""
+    gaps: Sequence[StoredGap]
+    """Tokens of the rollout that are among the largest gaps of its step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,13 @@ class Token:
     logprob: float | None
     """None: the policy did not sample it."""
     version: int | None
+    place: int | None = None
+    """Its place in the reply, from 0, where its gap is among the largest of the step."""
+    is_trained: bool = False
+    advantage: float | None = None
+    recomputed: float | None = None
+    gap: float | None = None
+    entropy: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +77,48 @@ class TurnTokens:
     tokens: Sequence[Token]
     num_left_out: int
     is_trained: bool
-    """A step trains on the turn."""
+    """A step trains on a token of it."""
+    why_not: str
+    """Why no step does; empty: one does."""
     text: str
     """Reply of a turn that came without tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Training:
+    """Facts of the step about the calls of a rollout."""
+
+    details: StepOfRollout | None
+    """None: there is no step, or it is one of an earlier release."""
+    is_in_step: bool
+    untrained: frozenset[int]
+    """Calls that are context only."""
+    stale_before: int
+    """Tokens of older versions are context."""
+    kept: Mapping[int, KeptCall]
+    """Numbers of all tokens by call, where the campaign keeps them."""
+
+    def why_not(self, call: Call) -> str:
+        if not self.is_in_step:
+            return "in no step"
+        if self.details is not None and (why := self.details.trained.masked_why) is not None:
+            return f"not trained: {UNTRAINED[why]}"
+        if call.number in self.untrained:
+            return "not trained: context of other turns"
+        if call.versions and max(call.versions) < self.stale_before:
+            return "not trained: its tokens are too old"
+        return ""
+
+    def advantage(self, call: int) -> float | None:
+        if self.details is None:
+            return None
+        trained = self.details.trained
+        by_call = trained.call_advantages
+        return trained.advantage if by_call is None else by_call.get(call)
+
+    def gaps(self, call: int) -> Mapping[int, StoredGap]:
+        gaps = () if self.details is None else self.details.gaps
+        return {gap.offset: gap for gap in gaps if gap.call == call}
 
 
 async def tokens_of(
@@ -75,12 +131,12 @@ async def tokens_of(
     calls, _ = await turns.history(db, record.id, epoch, shown.first, shown.last)
     versions = sorted({each for call in calls for each in call.versions})
     decoder, note = await _decoder(db, record, versions[0] if versions else version)
-    untrained = await _untrained(db, record, epoch)
+    training = await _training(db, record, epoch, shown)
     shown_turns = []
     worst: list[tuple[int, int, str, float]] = []
     for call in calls:
-        is_trained = untrained is not None and call.number not in untrained
-        tokens = _tokens(call, by, versions, decoder, is_trained)
+        why_not = training.why_not(call)
+        tokens = _tokens(call, by, versions, decoder, training)
         worst += [
             (call.number + 1, place, token.text, token.logprob)
             for place, token in enumerate(tokens)
@@ -91,26 +147,59 @@ async def tokens_of(
                 call.number + 1,
                 tokens[:MAX_TOKENS],
                 max(0, len(tokens) - MAX_TOKENS),
-                is_trained,
+                not why_not,
+                why_not,
                 "" if tokens else call.text,
             )
         )
     worst.sort(key=lambda each: each[3])
-    return shown_turns, Colouring(by, WAYS, _scale(by, versions), note, worst[:WORST])
+    gaps = () if training.details is None else training.details.gaps
+    return shown_turns, Colouring(
+        by, WAYS, scale(by, versions), note, worst[:WORST], _about(training, by), gaps
+    )
 
 
-async def _untrained(db: Database, record: RolloutRecord, epoch: int) -> frozenset[int] | None:
-    """Numbers of the calls that its step does not train on; None where it is in no step."""
-    if record.reward is None or epoch != record.epoch:
-        return None
+def _about(training: _Training, by: str) -> str:
+    details = training.details
+    if details is None:
+        if by not in ("advantage", "gap", "entropy"):
+            return ""
+        if training.is_in_step:
+            return "its step is not done yet, or an earlier release trained it: nothing is stored"
+        return "no step has it in its batch: nothing was computed of it"
+    if by == "advantage" and details.trained.is_mean and not details.trained.call_advantages:
+        return "its tokens have different advantages, given by a critic; their mean is shown"
+    if by == "entropy" and not training.kept:
+        return "entropies are stored where a campaign has trainer.keep_recomputed = true"
+    if by == "gap" and not details.gaps and not training.kept:
+        return "none of its tokens is among the largest gaps of its step"
+    return ""
+
+
+async def _training(db: Database, record: RolloutRecord, epoch: int, shown: CallRange) -> _Training:
+    """Earlier epochs are trained by no step."""
+    nothing = _Training(None, False, frozenset(), 0, {})
+    if epoch != record.epoch:
+        return nothing
     async with db.snapshot() as connection:
-        if await rollout_rail.step_of(connection, record.group) is None:
-            return None
-        return await rollout_rail.untrained(connection, record.id, epoch)
+        step = await rollout_rail.step_of(connection, record.group)
+        if step is None:
+            return nothing
+        untrained = await rollout_rail.untrained(connection, record.id, epoch)
+        details = await step_details.of_rollout(connection, record.id)
+        kept = {}
+        if details is not None:
+            kept = await step_details.kept_of(connection, details, shown.first, shown.last)
+    if record.reward is None and details is None:
+        return nothing
+    config = (await campaigns.get(db, record.campaign)).at(step)
+    bound = config.trainer.max_token_staleness if isinstance(config, CampaignConfig) else None
+    stale_before = 0 if bound is None else step - 1 - bound
+    return _Training(details, True, untrained, stale_before, kept)
 
 
 def _tokens(
-    call: Call, by: str, versions: Sequence[int], decoder: Any, is_trained: bool
+    call: Call, by: str, versions: Sequence[int], decoder: Any, training: _Training
 ) -> list[Token]:
     ids = [*call.prompt_ids, *call.completion_ids]
     texts = _texts(decoder, ids)
@@ -118,45 +207,49 @@ def _tokens(
     of_token: dict[int, int] = {}
     for span in call.spans:
         of_token.update(dict.fromkeys(range(span.start, span.end), span.version))
+    is_trained = not training.why_not(call)
+    advantage, gaps = training.advantage(call.number), training.gaps(call.number)
+    kept = training.kept.get(call.number)
     made = []
     for place, (number, text) in enumerate(zip(ids, texts, strict=True)):
         if place < num_prompt:
             made.append(Token(number, text, "context", None, None))
             continue
-        logprob, version = call.logprobs[place - num_prompt], of_token.get(place - num_prompt)
-        shade = _shade(by, logprob, version, versions, is_trained)
-        made.append(Token(number, text, shade, logprob, version))
+        offset = place - num_prompt
+        version, gap = of_token.get(offset), gaps.get(offset)
+        recomputed = _number(None if kept is None else kept.logprobs, offset)
+        sampled = Sampled(
+            logprob=call.logprobs[offset],
+            version=version,
+            is_trained=is_trained and (version is None or version >= training.stale_before),
+            advantage=advantage,
+            recomputed=recomputed if gap is None else gap.recomputed,
+            has_gap=gap is not None or recomputed is not None,
+            entropy=_number(None if kept is None else kept.entropies, offset),
+        )
+        made.append(
+            Token(
+                number,
+                text,
+                shade(by, sampled, versions),
+                sampled.logprob,
+                version,
+                None if gap is None else offset,
+                sampled.is_trained,
+                advantage if sampled.is_trained else None,
+                sampled.recomputed,
+                sampled.gap,
+                sampled.entropy,
+            )
+        )
     # Of a long prompt the end is what the reply follows.
     return made[max(0, num_prompt - MAX_TOKENS // 2) :]
 
 
-def _shade(
-    by: str, logprob: float, version: int | None, versions: Sequence[int], is_trained: bool
-) -> str:
-    if by == "version":
-        return f"v{versions.index(version) % NUM_SHADES}" if version in versions else "context"
-    if by == "trained":
-        return "trained" if is_trained else "masked"
-    if by == "probability":
-        return f"p{min(NUM_SHADES - 1, int((1 - exp(min(logprob, 0.0))) * NUM_SHADES))}"
-    bounds = (-0.02, -0.2, -0.7, -1.6, -3.0)
-    return f"p{sum(logprob < bound for bound in bounds)}"
-
-
-def _scale(by: str, versions: Sequence[int]) -> list[tuple[str, str]]:
-    if by == "version":
-        shades = [(f"v{n % NUM_SHADES}", f"version {each}") for n, each in enumerate(versions)]
-    elif by == "trained":
-        shades = [("trained", "trained"), ("masked", "not trained")]
-    elif by == "probability":
-        shades = [
-            (f"p{n}", f"{100 - 100 * (n + 1) // NUM_SHADES} to {100 - 100 * n // NUM_SHADES} %")
-            for n in range(NUM_SHADES)
-        ]
-    else:
-        words = ("above -0.02", "to -0.2", "to -0.7", "to -1.6", "to -3", "below -3")
-        shades = [(f"p{n}", word) for n, word in enumerate(words)]
-    return [*shades, ("context", "prompt, not sampled")]
+def _number(values: Any, offset: int) -> float | None:
+    """A number of a kept array; None where there is none."""
+    number = nan if values is None or offset >= len(values) else float(values[offset])
+    return number if isfinite(number) else None
 
 
 def _texts(decoder: Any, ids: Sequence[int]) -> list[str]:

@@ -172,7 +172,8 @@ def are(column: SQLColumnExpression[Any], ids: Sequence[str]) -> ColumnElement[b
 
 
 def _belongs_to_rollout(table: Table) -> bool:
-    return "rollout_id" in table.c
+    """Not one that names rollouts of another campaign too, and refers to none."""
+    return "rollout_id" in table.c and bool(table.c.rollout_id.foreign_keys)
 
 
 def _is_archived(table: Table) -> bool:

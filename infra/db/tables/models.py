@@ -31,6 +31,7 @@ from infra.db.tables import program_rows as program_rows
 from infra.db.tables import search_rows as search_rows
 from infra.db.tables import session_rows as session_rows
 from infra.db.tables import sft_rows as sft_rows
+from infra.db.tables import step_detail_rows as step_detail_rows
 from infra.db.tables import store_rows as store_rows
 from infra.db.tables.base import Base
 from infra.db.tables.columns import PlainText, word

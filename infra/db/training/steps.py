@@ -17,7 +17,7 @@ from infra.db.database import Database
 from infra.db.fence import unknown
 from infra.db.runs import campaign_record
 from infra.db.tables.models import CampaignRow, GroupRow, PolicyVersionRow, StepGroupRow, StepRow
-from infra.db.training import draws
+from infra.db.training import draws, step_details
 from infra.db.training.fingerprints import recorded
 from infra.db.training.trainers import refuse_fenced
 from mainspring.artifacts.fingerprint import Fingerprint
@@ -26,6 +26,7 @@ from mainspring.config.any_run import training
 from mainspring.errors import MainspringError
 from mainspring.ids import CampaignId, GroupId
 from mainspring.status import GroupKind, GroupStatus, StepStatus
+from mainspring.training.trained_rollouts import KeptCall, StoredGap, TrainedRollout
 
 _COLUMNS = (
     StepRow.campaign_id,
@@ -117,8 +118,13 @@ async def commit_step(
     trainer_epoch: int | None = None,
     stamp: Stamp | None = None,
     fingerprint: Fingerprint | None = None,
+    rollouts: Sequence[TrainedRollout] = (),
+    gaps: Sequence[StoredGap] = (),
+    kept: Sequence[KeptCall] = (),
 ) -> StepRecord:
-    """Make the step, its consumed groups and policy version `step` visible together. A step that is
+    """Make the step, its consumed groups and policy version `step` visible together, with what it
+    did with each of its `rollouts` and its worst `gaps`, and
+    the numbers of all its tokens where they are `kept`. A step that is
     done stays as the first attempt committed it. `checkpoint`: None of a version that has weights
     alone. Raises StepOutOfOrder for an unplanned step, and
     when it is planned with other `groups` by now; TrainerFenced for an older epoch (None is for
@@ -143,6 +149,7 @@ async def commit_step(
             await _commit(
                 connection, campaign, step, metrics, values | recorded(stamp, fingerprint)
             )
+            await step_details.write(connection, campaign, step, rollouts, gaps, kept)
         return await _one(connection, _of(campaign).where(StepRow.step == step))
 
 
