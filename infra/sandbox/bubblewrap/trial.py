@@ -11,11 +11,21 @@ import shutil
 import uuid
 from pathlib import Path
 
+import psutil
 import structlog
 
+from infra.process_start import is_same, start_of
 from infra.sandbox.bubblewrap.command import Bind
 from infra.sandbox.bubblewrap.owner import owner_of
-from infra.sandbox.bubblewrap.process import SPAWN_TIMEOUT_S, ConfinedShell, NoProcess
+from infra.sandbox.bubblewrap.process import (
+    SPAWN_TIMEOUT_S,
+    ConfinedShell,
+    NoProcess,
+    kill_leftover,
+)
+
+_NAME = "trial-"
+"""Then the number and the start of the process that tries, and what tells two of them apart."""
 
 log = structlog.get_logger()
 
@@ -36,7 +46,9 @@ class Trial:
             return self._outcome
 
     async def _try(self) -> bool:
-        home = self._directory / f"trial-{uuid.uuid4().hex}"
+        await self._clear_left()
+        pid = os.getpid()
+        home = self._directory / f"{_NAME}{pid}-{start_of(pid)}-{uuid.uuid4().hex}"
         home.mkdir(parents=True)
         owner = owner_of("trial", is_mapped=True)
         try:
@@ -57,3 +69,21 @@ class Trial:
                 reason=message.decode(errors="replace").strip(),
             )
         return worked
+
+    async def _clear_left(self) -> None:
+        """End trials of processes that were killed in the middle: a sandbox outlives who started
+        it."""
+        for home in self._directory.glob(f"{_NAME}*"):
+            if not _is_tried(home.name):
+                await kill_leftover(home)
+                shutil.rmtree(home, ignore_errors=True)
+
+
+def _is_tried(name: str) -> bool:
+    """Whether the process that made this folder lives."""
+    pid, _, rest = name.removeprefix(_NAME).partition("-")
+    start = rest.rpartition("-")[0]
+    try:
+        return bool(start) and pid.isdecimal() and is_same(int(pid), start)
+    except (psutil.NoSuchProcess, ValueError):
+        return False
