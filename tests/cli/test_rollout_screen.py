@@ -61,6 +61,7 @@ def rollout(printed: str = "", text: str = "Fix it.") -> Any:
         agent=None,
         task=SimpleNamespace(issue=text),
         cost=0.0042,
+        training=None,
         model=None,
         patch=text,
         report=None,

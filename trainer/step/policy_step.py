@@ -142,7 +142,7 @@ class PolicyStep:
         )
 
     def _accumulate(
-        self, batch: MiniBatch, current_version: int, keep: KeptTokens | None
+        self, batch: MiniBatch, current_version: int, keep: KeptTokens | None = None
     ) -> tuple[PassFigures, LossPass]:
         """Add the gradient of the batch's loss; returns what was seen, over all ranks, and the pass
         with the differences of my share."""
