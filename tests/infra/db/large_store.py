@@ -127,7 +127,7 @@ async def _copy(connection: AsyncConnection, group: GroupId, numbers: Any) -> No
         connection,
         SearchPieceRow,
         {"rollout_id": moved(SearchPieceRow.rollout_id), "at": func.now() - age},
-        select_from=[number],
+        select_from=number,
         where=SearchPieceRow.rollout_id.startswith(group),
     )
 
