@@ -1,4 +1,4 @@
-"""The application: addresses, answers as page or as JSON, and a page for everything that fails.
+"""The application: addresses, answers as page or as JSON, and a page for each error.
 
 Invariants: an error that a person can act on is a page with one sentence and the remedy; a page
 whose database does not answer asks again by itself; an address that does not exist names what does.

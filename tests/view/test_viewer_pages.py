@@ -1,4 +1,4 @@
-"""Pages of the viewer show what the store has: in parts, in order, and for every state."""
+"""Pages of the viewer show the rows of the store, in parts and in order, in each state."""
 
 import re
 from pathlib import Path

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
+from structlog.testing import capture_logs
 
 from infra.db.database import Database
 from infra.db.nodes import engines, nodes
@@ -326,4 +327,8 @@ async def test_the_same_id_is_one_event(db: Database) -> None:
 
 async def test_a_store_that_does_not_answer_fails_no_work() -> None:
     async with Database.open(UNREACHABLE) as away:
-        await events.tell(away, Event(EventKind.NODE_BEGAN, "a", "a began"))
+        with capture_logs() as logs:
+            await events.tell(away, Event(EventKind.NODE_BEGAN, "a", "a began"))
+    assert [(each["event"], each["told"]) for each in logs] == [
+        ("an event was not stored", "a began")
+    ]
