@@ -13,12 +13,12 @@ from typing import Any
 from sqlalchemy import ColumnElement, Text, and_, case, cast, func, or_, select, tuple_
 
 from infra.db.database import Database
+from infra.db.reading.rollout_search import COLUMNS, Found
 from infra.db.tables.models import GroupRow, RolloutRow, StepGroupRow, TaskRow
 from infra.db.tables.rollout_ends import DONE, MASKED, RESOLVED
 from mainspring.config.any_run import AnyRun
 from mainspring.config.run import RunConfig
-from mainspring.ids import CampaignId, RolloutId, TaskId
-from mainspring.status import Player, RolloutPhase, StopReason, Verdict
+from mainspring.ids import CampaignId, RolloutId
 
 FACETS = ("state", "verdict", "stop", "version", "split", "step", "fault", "agent", "task")
 """Names of what a page can be narrowed by, in the order in which they are shown."""
@@ -29,53 +29,12 @@ FACET_VALUES = 12
 
 
 @dataclass(frozen=True, slots=True)
-class ListedRollout:
-    id: RolloutId
+class ListedRollout(Found):
     group: str
-    task: TaskId
-    sample_index: int
-    player: Player
-    phase: RolloutPhase
-    epoch: int
-    stop_reason: StopReason | None
-    verdict: Verdict | None
-    reward: float | None
-    num_turns: int
-    suspicions: list[str]
-    fault: str | None
     created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    split: str
-    policy_version: int
-
-    @property
-    def spent_s(self) -> float | None:
-        if self.started_at is None or self.finished_at is None:
-            return None
-        return (self.finished_at - self.started_at).total_seconds()
 
 
-LISTED = (
-    RolloutRow.id,
-    RolloutRow.group_id,
-    RolloutRow.task_id,
-    RolloutRow.sample_index,
-    RolloutRow.player,
-    RolloutRow.phase,
-    RolloutRow.epoch,
-    RolloutRow.stop_reason,
-    RolloutRow.verdict,
-    RolloutRow.reward,
-    RolloutRow.num_turns,
-    RolloutRow.suspicions,
-    RolloutRow.fault,
-    RolloutRow.created_at,
-    RolloutRow.started_at,
-    RolloutRow.finished_at,
-    GroupRow.split,
-    GroupRow.policy_version,
-)
+LISTED = (*COLUMNS, RolloutRow.group_id, RolloutRow.created_at)
 """The fields of a ListedRollout, in their order."""
 _STATE = case(
     (~DONE, cast(RolloutRow.phase, Text)),

@@ -36,7 +36,7 @@ from mainspring.status import (
 from mainspring.trajectories.rollout_filter import Condition, Field, Op
 
 _SPENT_S = func.extract("epoch", RolloutRow.finished_at - RolloutRow.started_at)
-_COLUMNS = (
+COLUMNS = (
     RolloutRow.id,
     RolloutRow.task_id,
     RolloutRow.sample_index,
@@ -54,6 +54,7 @@ _COLUMNS = (
     GroupRow.split,
     GroupRow.policy_version,
 )
+"""The fields of a Found, in their order."""
 
 
 _FIELDS: dict[Field, ColumnElement[Any]] = {
@@ -154,7 +155,7 @@ async def find(
             select(func.count()).select_from(RolloutRow).join(GroupRow, joined).where(*conditions)
         )
         rows = await connection.execute(
-            select(*_COLUMNS)
+            select(*COLUMNS)
             .join(GroupRow, joined)
             .where(*conditions)
             .order_by(_ORDERS[order], RolloutRow.group_id, RolloutRow.sample_index)

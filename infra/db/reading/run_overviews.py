@@ -142,7 +142,8 @@ async def _lines(connection: AsyncConnection, ids: Sequence[str]) -> list[GroupL
     )
     rollouts: defaultdict[str, list[ListedRollout]] = defaultdict(list)
     for row in rows:
-        rollouts[row[1]].append(ListedRollout(*row))
+        listed = ListedRollout(*row)
+        rollouts[listed.group].append(listed)
     in_step = (
         select(StepGroupRow.step)
         .where(
