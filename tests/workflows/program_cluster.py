@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from cluster import NODE, Cluster, Host, bwrap_or_skip, cluster_of
+from scripted import Said
 
 from cli.operations.machine.embedded_stack import StackInfo
 from gateway.app import make_app
@@ -64,6 +65,7 @@ class ScriptedEngine:
         be ending."""
         self._earlier = frozenset(self._rollouts)
         self.say: Callable[[str, int], str] = lambda prompt, turn: "done"
+        self._said = Said()
         self.asked: list[tuple[int, ...]] = []
         """Prompts, each once: those of replies that were given."""
         self.hold: Callable[[int], Awaitable[None]] | None = None
@@ -84,9 +86,10 @@ class ScriptedEngine:
         num_closed: int = 0,
         home: str = "",
     ) -> Completion:
-        return self.completion(await self.reply(input_ids, sticky), params, versions)
+        text = await self.reply(input_ids, sticky, request_id)
+        return self.completion(text, params, versions)
 
-    async def reply(self, input_ids: list[int], rollout: str) -> str:
+    async def reply(self, input_ids: list[int], rollout: str, request_id: str = "") -> str:
         prompt = self._tokenizer.decode(input_ids)
         turn = prompt.count("assistant\n") - 1
         if rollout in self._earlier:
@@ -97,7 +100,7 @@ class ScriptedEngine:
         if self.faults:
             raise self.faults.pop(0)
         self.asked.append(tuple(input_ids))
-        return self.say(prompt, turn)
+        return self._said.again(request_id, lambda: self.say(prompt, turn))
 
     def completion(self, text: str, params: SamplingParams, versions: Versions) -> Completion:
         ids = (*self._tokenizer.encode_plain(text), self._tokenizer.closing_ids[-1])

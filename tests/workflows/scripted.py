@@ -5,6 +5,7 @@ Tokens are the bytes of the text, so that decoding gives the reply back exactly.
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -34,6 +35,23 @@ def saying(*texts: str) -> Callable[[str, int], str]:
     return lambda rollout, turn: next(left)
 
 
+class Said:
+    """What was said to each call of a rollout, so that a retried activity, which asks again, hears
+    the same."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+
+    def again(self, request_id: str, say: Callable[[], str]) -> str:
+        """The text of an earlier attempt at the same call, or else a new one."""
+        call = re.fullmatch(r"(.+\.e\d+\.c\d+)\.\d+", request_id)
+        if call is None:
+            return say()
+        if call[1] not in self._texts:
+            self._texts[call[1]] = say()
+        return self._texts[call[1]]
+
+
 class ScriptedPolicy:
     """`say(rollout, turn)` gives the reply of that turn; `asked` counts the requests."""
 
@@ -41,6 +59,7 @@ class ScriptedPolicy:
         self.say: Callable[[str, int], str] = lambda rollout, turn: SUBMIT
         self.say_by_seed: Callable[[int, int], str] | None = None
         """In place of `say`, for requests with a seed."""
+        self._said = Said()
         self.asked: list[str] = []
         self.cut: dict[str, PartialCall] = {}
         """Replies whose first attempt ends with these tokens and no more."""
@@ -83,7 +102,7 @@ class ScriptedPolicy:
         if params.seed is not None and self.say_by_seed is not None:
             said = self.say_by_seed(params.seed, turn)
         else:
-            said = self.say(sticky, turn)
+            said = self._said.again(request_id, lambda: self.say(sticky, turn))
         ids = (*said.encode(), END)
         span = VersionSpan(versions.at_least or 0, 0, len(ids))
         return Completion(ids, (LOGPROB,) * len(ids), (span,), "stop", 0.0)
