@@ -4,7 +4,6 @@ Invariants: the figures are read in one snapshot, so those of a running campaign
 other; what a query gives is a matter of `infra.db.reading`, and nothing here is SQL.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -17,7 +16,6 @@ from infra.db.reading import (
     evaluations,
     fingerprints,
     task_sets,
-    timings,
     trained_steps,
 )
 from infra.db.reading.endings import Endings
@@ -27,7 +25,6 @@ from infra.db.reading.trained_steps import Step
 from infra.db.runs import campaigns, events
 from infra.db.runs.campaigns import CampaignRecord
 from infra.db.training import policies, sft
-from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.run import RunConfig
 from mainspring.config.sft import SftConfig
@@ -35,23 +32,14 @@ from mainspring.ids import CampaignId
 from mainspring.status import GroupStatus
 from mainspring.training.watched import warnings
 from reports.data import ReportData, Supervised, Totals
-from reports.trajectories import trajectory, worth_reading
 
 REASONS_SHOWN = 3
 """Newest reasons for which batches were replaced."""
 EVENTS_SHOWN = 200
 """Newest events of a report."""
-SUSPECTS_SHOWN = 3
-"""Suspicious rollouts that a report shows whole."""
 
 
-async def collect(
-    database: Database,
-    campaign: CampaignId,
-    *,
-    temporal_ui: str = "",
-    temporal_namespace: str = "default",
-) -> ReportData:
+async def collect(database: Database, campaign: CampaignId, *, temporal_ui: str = "") -> ReportData:
     """Raises UnknownId."""
     record = await campaigns.get(database, campaign)
     config = record.config
@@ -62,11 +50,9 @@ async def collect(
     async with database.snapshot() as connection:
         measured = await evaluations.read(connection, campaign)
         gaps = await evaluations.checked_gaps(connection, campaign)
-        played = await evaluations.rollouts(connection, campaign, main_split)
         steps = await trained_steps.read(connection, campaign)
         lengths = await trained_steps.lengths(connection, campaign)
         compositions = await trained_steps.compositions(connection, campaign)
-        spent = await timings.read(connection, campaign)
         ended = await endings.read(connection, campaign)
         groups = await endings.group_counts(connection, campaign)
         replaced = await endings.replaced_turns(connection, campaign)
@@ -82,23 +68,15 @@ async def collect(
             if isinstance(config, CampaignConfig)
             else ()
         )
-        suspects = await endings.suspects(connection, campaign, SUSPECTS_SHOWN)
         happened = await events.read(connection, campaign, limit=EVENTS_SHOWN)
     reproducible = isinstance(config, CampaignConfig) and config.batches is not None
-    chosen = worth_reading(played)
-    chosen += [suspect for suspect in suspects if suspect not in chosen]
     return ReportData(
         campaign=campaign,
         status=record.status,
         seed=config.seed,
         made_at=now,
-        config=_labels(config) | _retrained(record),
         temporal_ui=temporal_ui,
-        temporal_namespace=temporal_namespace,
         totals=_totals(ended, groups, replaced, steps, gaps, wall_s),
-        logprob_gap_limit=config.gap_bounds.max
-        if isinstance(config, CampaignConfig) and not record.is_retrained
-        else None,
         evaluations=measured,
         main_split=main_split,
         steps=steps,
@@ -107,13 +85,11 @@ async def collect(
         compositions=tuple(replace(each, parts={}) for each in compositions)
         if record.rescores
         else compositions,
-        timings=spent,
         stop_reasons=ended.stop_reasons,
         verdicts=ended.verdicts,
         faults=ended.faults,
         agents=played_by,
         sets=of_sets,
-        checked_gaps=gaps,
         suspicions=ended.suspicions,
         bundles=ran_from,
         fingerprint=await fingerprints.read(database, record) if reproducible else None,
@@ -124,9 +100,6 @@ async def collect(
         events=tuple(happened),
         judge_warnings=await warnings_of_all(
             database, campaign, config, is_over=record.finished_at is not None
-        ),
-        trajectories=tuple(
-            [await trajectory(database, *rollout_and_version) for rollout_and_version in chosen]
         ),
     )
 
@@ -157,35 +130,6 @@ async def _supervised(database: Database, record: CampaignRecord) -> Supervised 
     newest = await policies.latest_policy(database, record.id)
     num_steps = record.config.trainer.steps_of(data.num_samples)
     return Supervised(data, num_steps, None if newest is None else newest.path)
-
-
-def _labels(config: AnyRun) -> dict[str, str]:
-    if isinstance(config, SftConfig):
-        return {
-            "model": config.policy.model,
-            "data": ", ".join(source.named for source in config.data.sources),
-            "batch": f"{config.trainer.batch_size} samples",
-            "optimizer": config.trainer.optimizer.name.value,
-        }
-    shared = {"model": config.policy.model, "tasks": config.tasks.told}
-    if not isinstance(config, CampaignConfig):
-        return shared
-    trainer = config.trainer
-    return shared | {
-        "steps": str(trainer.num_steps),
-        "batch": f"{trainer.groups_per_step} groups of {trainer.group_size}",
-        "staleness": f"at most {trainer.max_staleness}",
-        "optimizer": trainer.optimizer.name.value,
-    }
-
-
-def _retrained(record: CampaignRecord) -> dict[str, str]:
-    """Labels of a campaign that trains another one's batches again."""
-    if record.parent is None or record.retrained_from is None:
-        return {}
-    given = [f"{field} = {json.dumps(value)}" for field, value in record.parent.given.items()]
-    labels = {"retrained from": record.retrained_from, "steps": str(record.num_steps)}
-    return labels | ({"given": ", ".join(given)} if given else {})
 
 
 def _totals(

@@ -1,4 +1,4 @@
-"""Contents of a report, as plain values: nothing here asks Postgres or knows HTML or plots.
+"""A run's figures as plain values: nothing here asks Postgres or knows a screen.
 
 Invariants: rates are fractions over what could be scored (masked rollouts are in no denominator);
 None means "not measured", never zero; lists are in order of step or version.
@@ -8,48 +8,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from infra.db.reading.agents import AgentFigures
-from infra.db.reading.evaluations import CheckedGap, Evaluation
+from infra.db.reading.evaluations import Evaluation
 from infra.db.reading.task_sets import SetFigures
-from infra.db.reading.timings import PhaseTiming
 from infra.db.reading.trained_steps import Composition, Lengths, Step
 from infra.db.runs.campaign_record import Parent
 from infra.db.runs.events import EventRecord
 from infra.db.training.sft import StoredSftData
 from mainspring.artifacts.reproducibility import CampaignFingerprint
 from mainspring.config.files.changes import FieldChange
-from mainspring.status import CampaignStatus, Sampling, StopReason, Verdict
-from mainspring.training.step_metrics import CLIP_NAMES, TAKEN_NAMES
+from mainspring.status import CampaignStatus, Sampling
 
 HELDOUT_TEMPLATES = "heldout_templates"
-
-
-@dataclass(frozen=True, slots=True)
-class RanCommand:
-    command: str
-    returncode: int
-    """-1: killed at its timeout."""
-    output: str
-
-
-@dataclass(frozen=True, slots=True)
-class ShownTurn:
-    reply: str
-    commands: tuple[RanCommand, ...] = ()
-    """Those that ran, in their order."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShownTrajectory:
-    rollout: str
-    task: str
-    issue: str
-    policy_version: int
-    reward: float | None
-    verdict: Verdict | None
-    stop_reason: StopReason | None
-    turns: tuple[ShownTurn, ...]
-    reward_parts: dict[str, float | None] = field(default_factory=dict)
-    suspicions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +56,15 @@ class ReportData:
     status: CampaignStatus
     seed: int
     made_at: datetime
-    config: dict[str, str]
-    """The few settings a reader wants first, by label."""
     temporal_ui: str
     """Base URL of Temporal's web UI; empty: no links."""
-    temporal_namespace: str
     totals: Totals
-    logprob_gap_limit: float | None
-    """None: the maximum is not bounded (bfloat16 engines)."""
     evaluations: tuple[Evaluation, ...] = ()
     main_split: str = "heldout"
     """The split the headline solve rate is measured on."""
     steps: tuple[Step, ...] = ()
     lengths: tuple[Lengths, ...] = ()
     compositions: tuple[Composition, ...] = ()
-    timings: tuple[PhaseTiming, ...] = ()
     stop_reasons: dict[str, int] = field(default_factory=dict)
     verdicts: dict[str, int] = field(default_factory=dict)
     faults: dict[str, int] = field(default_factory=dict)
@@ -110,12 +73,10 @@ class ReportData:
     """Figures of each agent, of a run that several play."""
     sets: tuple[SetFigures, ...] = ()
     """Figures of each task set, of a campaign that has several sources."""
-    checked_gaps: tuple[CheckedGap, ...] = ()
     suspicions: dict[str, int] = field(default_factory=dict)
     """Rollouts by kind; one rollout may be of several."""
     bundles: dict[str, int] = field(default_factory=dict)
     """Rollouts by the SHA-256 of the bundle that their program ran from."""
-    trajectories: tuple[ShownTrajectory, ...] = ()
     fingerprint: CampaignFingerprint | None = None
     """Fingerprint of a reproducible campaign."""
     supervised: Supervised | None = None
@@ -131,19 +92,6 @@ class ReportData:
     events: tuple[EventRecord, ...] = ()
     """The newest events, the oldest first."""
 
-    @property
-    def suspects(self) -> list[ShownTrajectory]:
-        """Suspects of the trajectories shown."""
-        return [trajectory for trajectory in self.trajectories if trajectory.suspicions]
-
-    @property
-    def own_figures(self) -> list[str]:
-        """Names of what the loss measured beyond what every loss is measured by."""
-        if self.supervised is not None:
-            return []
-        names = {name for step in self.steps for name in step.metrics}
-        return sorted(names - TAKEN_NAMES - {*CLIP_NAMES})
-
     def evaluated(self, split: str, sampling: Sampling) -> list[Evaluation]:
         """Evaluations of one kind that scored anything, oldest version first."""
         scored = [
@@ -153,13 +101,6 @@ class ReportData:
             and evaluation.solve_rate is not None
         ]
         return sorted(scored, key=lambda evaluation: evaluation.version)
-
-    @property
-    def further(self) -> list[str]:
-        """Labels of what was measured beside the main split and unseen bug types: other splits,
-        and other sources."""
-        labels = dict.fromkeys(evaluation.split for evaluation in self.evaluations)
-        return [label for label in labels if label not in (self.main_split, HELDOUT_TEMPLATES)]
 
     def before_after(self, split: str, sampling: Sampling) -> tuple[float | None, float | None]:
         """Solve rate of the first policy and of the newest evaluated one; None where missing."""

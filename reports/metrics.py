@@ -6,7 +6,8 @@ nothing about how it shows it.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from infra.db.reading.evaluations import Evaluation
@@ -20,16 +21,27 @@ class Measured(Protocol):
     def campaign(self) -> str: ...
 
     @property
-    def steps(self) -> tuple[Step, ...]: ...
+    def steps(self) -> Sequence[Step]: ...
 
     @property
-    def lengths(self) -> tuple[Lengths, ...]: ...
+    def lengths(self) -> Sequence[Lengths]: ...
 
     @property
-    def compositions(self) -> tuple[Composition, ...]: ...
+    def compositions(self) -> Sequence[Composition]: ...
 
     @property
-    def evaluations(self) -> tuple[Evaluation, ...]: ...
+    def evaluations(self) -> Sequence[Evaluation]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Those that lines are made of, and nothing else."""
+
+    campaign: str
+    steps: Sequence[Step]
+    lengths: Sequence[Lengths] = ()
+    compositions: Sequence[Composition] = ()
+    evaluations: Sequence[Evaluation] = ()
 
 
 def lines(data: Measured) -> Iterator[dict[str, Any]]:
@@ -39,23 +51,28 @@ def lines(data: Measured) -> Iterator[dict[str, Any]]:
     # A loss's figures are missing where a step had no token to measure them on.
     names = sorted({name for step in data.steps for name in step.metrics})
     steps = {step.step: step for step in data.steps}
+    lengths = {each.step: each for each in data.lengths}
+    compositions = {each.step: each for each in data.compositions}
     for version in sorted(steps.keys() | {evaluation.version for evaluation in evaluations}):
         if version in steps:
-            yield _step(data, steps[version], names)
+            of_step = lengths.get(version), compositions.get(version)
+            yield _step(data.campaign, steps[version], names, *of_step)
         for measured in evaluations:
             if measured.version == version:
                 yield _evaluation(data, measured)
 
 
-def _step(data: Measured, step: Step, names: list[str]) -> dict[str, Any]:
-    lengths = next((length for length in data.lengths if length.step == step.step), None)
-    composed = next(
-        (composition for composition in data.compositions if composition.step == step.step), None
-    )
+def _step(
+    campaign: str,
+    step: Step,
+    names: list[str],
+    lengths: Lengths | None,
+    composed: Composition | None,
+) -> dict[str, Any]:
     parts = composed.parts if composed else {}
     return {
         "kind": "step",
-        "campaign": data.campaign,
+        "campaign": campaign,
         "step": step.step,
         "policy_version": step.step,
         "time": step.finished_at.isoformat() if step.finished_at else None,

@@ -5,13 +5,11 @@ points there are is read without reading what they hold.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import datetime
 
 from infra.db.database import Database
 from infra.db.reading import evaluations, trained_steps
 from infra.db.reading.evaluations import Evaluation
-from infra.db.reading.trained_steps import Composition, Lengths, Step
 from mainspring.ids import CampaignId
 from mainspring.training.tracking import (
     STEPS,
@@ -21,16 +19,7 @@ from mainspring.training.tracking import (
     milliseconds,
     point_of,
 )
-from reports.metrics import lines
-
-
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    campaign: str
-    steps: tuple[Step, ...]
-    lengths: tuple[Lengths, ...]
-    compositions: tuple[Composition, ...]
-    evaluations: tuple[Evaluation, ...]
+from reports.metrics import Figures, lines
 
 
 async def point_ids(database: Database, campaign: CampaignId) -> list[PointId]:
@@ -48,7 +37,7 @@ async def points(database: Database, campaign: CampaignId, ids: Collection[Point
     """Those of `ids` that are still there."""
     steps = [point.step for point in ids if point.series == STEPS]
     async with database.snapshot() as connection:
-        chosen = _Chosen(
+        chosen = Figures(
             campaign=campaign,
             steps=await trained_steps.read(connection, campaign, steps),
             lengths=await trained_steps.lengths(connection, campaign, steps),

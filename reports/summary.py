@@ -1,4 +1,4 @@
-"""The report's files: the page, the summary that scripts read, and the metrics line by line.
+"""Files of a report for scripts: the summary, and the metrics line by line.
 
 Invariant: a reader never sees half a file; each is written beside its place and moved there.
 """
@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from mainspring.status import Sampling
-from reports import metrics, page
+from reports import metrics
 from reports.data import HELDOUT_TEMPLATES, ReportData
 from reports.whole_file import write_whole
 
 REPORT_FILE = "report.html"
+"""First page of a run's report (view.frozen)."""
 SUMMARY_FILE = "summary.json"
 EVENTS_SUMMED = 20
 """Newest events in the summary."""
@@ -95,16 +96,14 @@ def _supervised(data: ReportData) -> dict[str, Any] | None:
     }
 
 
-def write(data: ReportData, directory: Path) -> tuple[Path, Path]:
-    """Write report.html, summary.json and metrics.jsonl into `directory`; gives the paths of the
-    first two."""
+def write(data: ReportData, directory: Path, report: Path | None = None) -> Path:
+    """Write summary.json and metrics.jsonl into `directory`; gives the path of the first. `report`:
+    the page for people."""
     directory.mkdir(parents=True, exist_ok=True)
-    report, summary_file = directory / REPORT_FILE, directory / SUMMARY_FILE
-    write_whole(report, page.render(data))
-    numbers = json.dumps(summary(data, report), indent=2, allow_nan=False)
+    summary_file = directory / SUMMARY_FILE
     write_whole(
         directory / METRICS_FILE,
         "".join(json.dumps(line, allow_nan=False) + "\n" for line in metrics.lines(data)),
     )
-    write_whole(summary_file, numbers + "\n")
-    return report, summary_file
+    write_whole(summary_file, json.dumps(summary(data, report), indent=2, allow_nan=False) + "\n")
+    return summary_file

@@ -90,12 +90,17 @@ def _endpoint(viewer: Viewer, page: Page) -> Callable[[Request], Awaitable[Respo
             shown = await page.read(viewer, asked)
             if wants_json:
                 return _json(shown)
-            text = render(page.template, page=shown, asked=asked, settings=viewer.settings)
+            text = render(page.template, page=shown, asked=asked, **_around(viewer))
             return HTMLResponse(text, headers=NOTHING_KEPT)
         except MainspringError as error:
             return await _refusal(viewer, error, wants_json=wants_json)
 
     return endpoint
+
+
+def _around(viewer: Viewer) -> dict[str, Any]:
+    """What every template has beside its page."""
+    return {"settings": viewer.settings, "is_frozen": viewer.frozen is not None}
 
 
 def _addresses(path: str) -> tuple[str, ...]:
@@ -144,7 +149,7 @@ async def _refusal(viewer: Viewer, error: MainspringError, *, wants_json: bool) 
         error=error,
         retry_s=RETRY_S if isinstance(error, DatabaseError) else None,
         campaigns=await _names(viewer) if status == 404 else (),
-        settings=viewer.settings,
+        **_around(viewer),
     )
     return HTMLResponse(text, status, headers=NOTHING_KEPT)
 

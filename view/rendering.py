@@ -18,7 +18,8 @@ from markupsafe import Markup, escape
 from pydantic import BaseModel
 
 from mainspring.words import ends, figures
-from view import hostile_text, plots
+from view import hostile_text
+from view.drawing import plots
 from view.page_request import json_url, url
 from view.standing import standing
 

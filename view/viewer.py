@@ -7,7 +7,7 @@ query that takes too long is named by the part of the page that it was for. Impo
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from math import inf
 from pathlib import Path
@@ -22,6 +22,7 @@ from infra.db.reading.trained_steps import Step
 from infra.temporal.connection import connect, settled
 from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import DatabaseError
+from mainspring.ids import CampaignId
 
 T = TypeVar("T")
 STATEMENT_TIMEOUT_S = 5.0
@@ -54,6 +55,8 @@ class Viewer:
         """The newest word of each of them: another one whenever its page shows something else."""
         self.steps: dict[str, dict[int, Step]] = {}
         """Steps that were read, by campaign and number (`pages.campaign`)."""
+        self.frozen: Collection[CampaignId] | None = None
+        """The runs of a copy in files, where pages are made for one."""
         self.settings: Settings = load_settings(home)
 
     @asynccontextmanager

@@ -182,35 +182,32 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the files (default: <home>/reports/<name>).")
     ] = None,
+    rollouts: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Number of rollouts whose pages it has (default: 16 of a run that trains; of "
+            "others those that failed, up to 500).",
+        ),
+    ] = None,
     home: Home = None,
     as_json: Json = False,
 ) -> None:
-    """Write report.html, summary.json and metrics.jsonl."""
-    from infra.db.connect import with_recorded_namespace
+    """Write report.html with its pages, summary.json and metrics.jsonl."""
+    from cli.operations.keeping.frozen_pages import write_report
     from infra.db.naming import campaign_named
     from mainspring.artifacts import layout
-    from mainspring.config.settings import USUAL_NAMESPACE, load_settings
+    from mainspring.config.settings import load_settings
     from mainspring.status import CampaignKind
-    from reports.collect import collect
-    from reports.summary import summary, write
 
     settings = load_settings(home)
 
     async def go(db: Any) -> tuple[Path, dict[str, object]]:
         record = await campaign_named(db, name)
-        campaign = record.id
-        directory = out or layout.report(settings.home, campaign)
+        directory = out or layout.report(settings.home, record.id)
         if out is None and record.kind is not CampaignKind.TRAIN:
             directory /= "report"  # beside its own summary.json
-        links = await with_recorded_namespace(settings, db)
-        data = await collect(
-            db,
-            campaign,
-            temporal_ui=links.temporal_ui,
-            temporal_namespace=links.temporal_namespace or USUAL_NAMESPACE,
-        )
-        page, _ = write(data, directory)
-        return page, summary(data, page)
+        return await write_report(db, settings, record.id, directory, rollouts)
 
     page, figures = with_database(home, go)
     if as_json:

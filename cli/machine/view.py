@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from cli.options import Home, tell
+from cli.options import Home, hint, tell
+from mainspring.errors import UsageError
 
 app = typer.Typer()
 
@@ -31,6 +32,26 @@ def view(
         Path | None,
         typer.Option(help="File whose first line is the token that readers have to give."),
     ] = None,
+    freeze: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write the pages into this new folder instead: files that need no server.",
+        ),
+    ] = None,
+    campaign: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="With --freeze: run to copy. Repeat for more; without it, the newest 50.",
+        ),
+    ] = None,
+    rollouts: Annotated[
+        int,
+        typer.Option(
+            min=0, help="With --freeze: number of rollouts of each run, failed ones first."
+        ),
+    ] = 500,
     home: Home = None,
 ) -> None:
     """Show runs, rollouts, tasks and machines in a browser, live and read-only."""
@@ -40,6 +61,17 @@ def view(
     from mainspring.config.settings import load_settings
     from view.server import ViewOptions, check, is_loopback, serve
 
+    if freeze is not None:
+        from cli.operations.keeping.frozen_pages import freeze_runs
+
+        copy = asyncio.run(freeze_runs(home, freeze, campaign or [], rollouts))
+        typer.echo(str(copy.first))
+        hint(f"{copy.num_pages:,} pages; open {copy.first.absolute().as_uri()}")
+        return
+    if campaign:
+        raise UsageError(
+            "--campaign chooses what --freeze copies", remedy="give --freeze DIR as well"
+        )
     options = ViewOptions(host, port, tuple(allow_host or ()), token_file)
     check(options)
     set_up(load_settings(home).log_format)

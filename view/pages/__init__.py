@@ -5,6 +5,7 @@ from view.pages import (
     compare,
     config,
     events,
+    figures,
     group,
     home,
     machines,
@@ -17,6 +18,6 @@ from view.pages import (
 ALL = (
     *(*home.PAGES, *search.PAGES, *machines.PAGES, *events.PAGES, *compare.PAGES),
     *rollout.PAGES,
-    *(*rollouts.PAGES, *tasks.PAGES, *config.PAGES, *group.PAGES, *campaign.PAGES),
+    *(*rollouts.PAGES, *tasks.PAGES, *config.PAGES, *figures.PAGES, *group.PAGES, *campaign.PAGES),
 )
 """Every page, those with longer addresses first."""

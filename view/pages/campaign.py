@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from markupsafe import Markup
+
 from infra.db import store
 from infra.db.naming import campaign_named
-from infra.db.reading import endings, evaluations, run_overviews, trained_steps
+from infra.db.reading import endings, evaluations, run_overviews
 from infra.db.reading.endings import Endings
 from infra.db.reading.evaluations import Evaluation
 from infra.db.reading.run_overviews import GroupLine
@@ -20,7 +22,7 @@ from infra.db.runs import events
 from infra.db.runs.campaigns import CampaignRecord
 from infra.db.runs.events import EventRecord
 from mainspring.config.campaign import CampaignConfig
-from mainspring.ids import CampaignId, campaign_workflow
+from mainspring.ids import campaign_workflow
 from mainspring.rewards.passk import wilson
 from mainspring.status import (
     CampaignKind,
@@ -32,11 +34,17 @@ from mainspring.status import (
 from mainspring.training.watched import warnings
 from mainspring.words.events import EventLine, at_steps, lines
 from mainspring.words.waits import ENDED
+from reports.metrics import Figures
+from reports.metrics import lines as lines_of
+from view.drawing.panels import PANELS, SUPERVISED, draw, panels_named
+from view.drawing.plots import PlotLine, curve
+from view.headlines import Headline, headlines
 from view.moves import RunMoves, moves
 from view.page import Page
 from view.page_request import PageRequest
 from view.pages.run_results import RunResults, results_of
-from view.plots import PlotLine
+from view.run_labels import labels
+from view.run_steps import steps_of
 from view.viewer import Viewer
 
 KEPT_S = 2.0
@@ -67,6 +75,7 @@ class CampaignPage:
     """The campaign that it was forked or retrained from."""
     num_steps: int | None
     """Planned; None for other runs."""
+    labels: Mapping[str, str]
     steps: Sequence[Step]
     evaluations: Sequence[Evaluation]
     main_split: str
@@ -87,6 +96,10 @@ class CampaignPage:
     results: RunResults | None
 
     @property
+    def headlines(self) -> list[Headline]:
+        return headlines(self.evaluations, self.steps, self.main_split, self.gap_bound)
+
+    @property
     def is_running(self) -> bool:
         return self.status not in ENDED
 
@@ -104,9 +117,22 @@ class CampaignPage:
         pace_s = (newest[-1] - newest[0]).total_seconds() / (len(newest) - 1)
         return max(0, self.num_steps - len(self.steps)) * pace_s
 
-    def line(self, name: str, *figures: str) -> PlotLine:
-        """A figure of the steps; of several the first that a step has."""
-        return PlotLine(name, [(step.step, _first(step, figures)) for step in self.steps])
+    @property
+    def curves(self) -> list[Markup]:
+        """The plots that come first; those of all figures are on a page of their own."""
+        rows = list(lines_of(Figures(self.id, self.steps)))
+        if self.kind is CampaignKind.SFT:
+            return [draw(panel, rows) for panel in panels_named(SUPERVISED)]
+        reward, *others = [panel for panel in PANELS if panel.on_overview]
+        resolved = curve(
+            "Resolved",
+            *self.resolved,
+            at_least=1.0,
+            note="Of each batch, and of evaluations with their 95 % intervals.",
+        )
+        bounds = {"logprob_gap_max": self.gap_bound}
+        rest = [draw(panel, rows, bounds.get(panel.figures[0])) for panel in others]
+        return [draw(reward, rows), resolved, *rest]
 
     @property
     def resolved(self) -> list[PlotLine]:
@@ -128,10 +154,6 @@ class CampaignPage:
                 )
             )
         return lines
-
-
-def _first(step: Step, figures: Sequence[str]) -> float | None:
-    return next((step.metrics[name] for name in figures if name in step.metrics), None)
 
 
 def _interval(evaluation: Evaluation) -> tuple[float, float]:
@@ -183,7 +205,7 @@ async def _read(viewer: Viewer, record: CampaignRecord) -> CampaignPage:
         (groups, phases, oldest),
         happened,
     ) = await asyncio.gather(
-        measurements(), _steps(viewer, record.id), ends(), newest(), happenings()
+        measurements(), steps_of(viewer, record.id), ends(), newest(), happenings()
     )
     splits = config.evaluation.measured if trains else ()
     return CampaignPage(
@@ -196,6 +218,7 @@ async def _read(viewer: Viewer, record: CampaignRecord) -> CampaignPage:
         now=now,
         parent=None if record.parent is None else record.parent.campaign,
         num_steps=record.num_steps if trains else None,
+        labels=labels(record),
         steps=steps,
         evaluations=measured,
         main_split=splits[0] if splits else "",
@@ -215,19 +238,6 @@ async def _read(viewer: Viewer, record: CampaignRecord) -> CampaignPage:
         lost=at_steps(happened, [(s.step, s.finished_at) for s in steps if s.finished_at]),
         results=None if trains else await results_of(viewer, record),
     )
-
-
-async def _steps(viewer: Viewer, campaign: CampaignId) -> Sequence[Step]:
-    """Those that are done. What a step was trained on does not change after its end, and takes long
-    to count: each is read once."""
-    known = viewer.steps.setdefault(campaign, {})
-    async with viewer.part("the steps of the run") as db, db.snapshot() as connection:
-        times = await trained_steps.times(connection, campaign)
-        lacking = [n for n, end in times if n not in known or known[n].finished_at != end]
-        if lacking:
-            read = await trained_steps.read(connection, campaign, lacking)
-            known |= {step.step: step for step in read}
-    return [known[number] for number, _ in times if number in known]
 
 
 PAGES = (Page("/c/{name}", "campaign.html.j2", read),)

@@ -21,10 +21,10 @@ from mainspring.rewards.paired import Paired, paired
 from mainspring.status import CampaignKind, CampaignStatus
 from mainspring.tasks.criterion import GradeReport
 from mainspring.trajectories.turns import by_call
+from view.drawing.plots import PlotLine
 from view.page import Page
 from view.page_request import PageRequest
 from view.pages.config import FieldLine, differences
-from view.plots import PlotLine
 from view.viewer import Viewer
 
 TURNS = 60

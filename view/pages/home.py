@@ -78,6 +78,8 @@ async def read(viewer: Viewer, asked: PageRequest) -> HomePage:
 async def _read(viewer: Viewer) -> HomePage:
     async with viewer.part("the list of runs") as db:
         records = await campaigns.list_all(db)
+        if viewer.frozen is not None:
+            records = [record for record in records if record.id in viewer.frozen]
         hosts = await nodes.list_nodes(db)
         name = db.name
     shown = records[:SHOWN]

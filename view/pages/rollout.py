@@ -27,7 +27,7 @@ from mainspring.training.trained_rollouts import TrainedRollout
 from reports import one_rollout
 from reports.one_rollout import CallRange, JudgementView, RolloutView, TurnView
 from reports.program_view import ProgramView
-from view.lanes import Lane, Span, lanes
+from view.drawing.lanes import Lane, Span, lanes
 from view.page import Page
 from view.page_request import PageRequest, url
 from view.pages.tokens import Colouring, TurnTokens, tokens_of

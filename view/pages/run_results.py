@@ -11,10 +11,12 @@ from typing import TypeVar
 
 from infra.db.fence import UnknownId
 from infra.db.reading import evaluations
+from infra.db.reading.evaluations import TokensSpent
 from infra.db.runs.campaigns import CampaignRecord
 from infra.db.tasks import verifications
 from infra.db.training import policies, sft
 from infra.db.training.sft import StoredSftData
+from mainspring.config.run import RunConfig
 from mainspring.ids import TaskId
 from mainspring.rewards.paired import TaskTally
 from mainspring.rewards.passk import PassAtK, pass_at_each_k
@@ -56,14 +58,19 @@ class RunResults:
     """Samples of a supervised run."""
     model: str | None
     """Folder of a supervised run's newest model."""
+    spent: TokensSpent | None = None
+    dollars: float | None = None
+    """None: the run has no price."""
 
 
 async def results_of(viewer: Viewer, record: CampaignRecord) -> RunResults:
     if record.kind is CampaignKind.SFT:
         return await _supervised(viewer, record)
+    config = record.config
     async with viewer.part("its tasks") as db:
         async with db.snapshot() as connection:
             by_task = await evaluations.by_task(connection, record.id)
+            spent = await evaluations.tokens_spent(connection, record.id)
         faults = _by_name(await verifications.faults(db, record.id))
         if record.kind is CampaignKind.VERIFY:
             return await _verified(viewer, record, by_task, faults)
@@ -82,6 +89,8 @@ async def results_of(viewer: Viewer, record: CampaignRecord) -> RunResults:
         graded="",
         data=None,
         model=None,
+        spent=spent,
+        dollars=spent.dollars(config.price if isinstance(config, RunConfig) else None),
     )
 
 

@@ -19,7 +19,7 @@ from infra.db.runs.campaigns import CampaignRecord
 from infra.temporal.connection import connect, settled
 from infra.temporal.seen_waits import look
 from mainspring.artifacts import layout
-from mainspring.config.settings import USUAL_NAMESPACE, Settings
+from mainspring.config.settings import Settings
 from mainspring.errors import TemporalError
 from mainspring.words.figures import clock_told
 from mainspring.words.waits import ENDED, Wait, doing, waits
@@ -46,12 +46,7 @@ async def read(db: Database, settings: Settings, name: str) -> CampaignView:
     """Raises UnknownId."""
     record = await campaign_named(db, name)
     links = await with_recorded_namespace(settings, db)
-    data = await collect(
-        db,
-        record.id,
-        temporal_ui=links.temporal_ui,
-        temporal_namespace=links.temporal_namespace or USUAL_NAMESPACE,
-    )
+    data = await collect(db, record.id, temporal_ui=links.temporal_ui)
     page = layout.report(settings.home, record.id) / REPORT_FILE
     under_way, blocked = await _moves(db, settings, record)
     return CampaignView(

@@ -20,6 +20,7 @@ from cli.operations.checks import checklist, task_items
 from cli.operations.checks.checklist_item import Item, State
 from cli.operations.checks.sandboxes_here import backends_here
 from cli.operations.checks.task_checks import as_played
+from cli.operations.keeping.frozen_pages import write_report
 from cli.operations.machine import local_engines
 from cli.operations.machine.cancelled_by import resumed_by
 from cli.operations.machine.embedded_stack import ServiceState, status, up
@@ -46,13 +47,11 @@ from infra.temporal.connection import connect, settled
 from mainspring.artifacts import layout
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.settings import USUAL_NAMESPACE, Settings, configured_settings, load_settings
+from mainspring.config.settings import Settings, configured_settings, load_settings
 from mainspring.config.training.parallel import Device
 from mainspring.errors import ServiceError
 from mainspring.ids import CampaignId, campaign_id, campaign_workflow
 from mainspring.status import CampaignStatus
-from reports.collect import collect
-from reports.summary import summary, write
 
 LEAVE_TIMEOUT_S = 600.0
 """A command leaves when nothing of its campaign lives, which is bounded, and writes its report."""
@@ -188,14 +187,9 @@ async def _train(
             config = training((await campaigns.get(db, campaign)).config)
             await _run(db, settings, config, campaign, hardware, telling)
             telling.say("writing the report")
-            data = await collect(
-                db,
-                campaign,
-                temporal_ui=settings.temporal_ui,
-                temporal_namespace=settings.temporal_namespace or USUAL_NAMESPACE,
-            )
-            report, _ = write(data, layout.report(settings.home, campaign))
-    return CampaignOutcome(summary(data, report), report, settings.temporal_link)
+            directory = layout.report(settings.home, campaign)
+            report, figures = await write_report(db, settings, campaign, directory)
+    return CampaignOutcome(figures, report, settings.temporal_link)
 
 
 async def _run(

@@ -1,23 +1,26 @@
 """Plots as SVG, drawn here: they are in the first byte of a page, print, and need no script.
 
 Invariants: each plot has a title and a table of its numbers for those who cannot see it; colours
-are classes of the style sheet, and lines differ by dashes as well. Pure. Imported by `rendering`
-and pages.
+are classes of the style sheet, and lines differ by dashes as well. Pure. Imported by `rendering`,
+`bars` and pages.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, isfinite
+from math import ceil, isfinite, log10
 
 from markupsafe import Markup
 
 from mainspring.words.figures import number
 
 WIDTH, HEIGHT = 360, 130
-_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 8, 8, 20
+LEFT, RIGHT, _TOP, _BOTTOM = 44, 8, 8, 20
 MAX_POINTS = 400
 """A line has no more: a plot is no wider than that in pixels."""
 MAX_ROWS = 200
+COLOURS = 6
+LOG_FROM = 30.0
+"""A logarithmic axis is used where the largest value is this often the smallest."""
 """Rows of the table beside a plot."""
 
 
@@ -32,8 +35,16 @@ class PlotLine:
     """(x, lowest, highest): an interval around points."""
 
 
-def curve(title: str, *lines: PlotLine, x: str = "step", at_least: float | None = None) -> Markup:
-    """A figure with the lines over a common axis. `at_least`: a value that the axis shows."""
+def curve(
+    title: str,
+    *lines: PlotLine,
+    x: str = "step",
+    at_least: float | None = None,
+    note: str = "",
+    log: bool = False,
+) -> Markup:
+    """A figure with the lines over a common axis. `at_least`: a value that the axis shows. `log`:
+    the axis is logarithmic where the values span orders of magnitude, and zero is its lower end."""
     known = [
         PlotLine(line.name, _known(line.points), line.marks, line.band)
         for line in lines
@@ -44,15 +55,21 @@ def curve(title: str, *lines: PlotLine, x: str = "step", at_least: float | None 
             '<figure class="plot"><figcaption>{}</figcaption><p class="none">not measured'
             " yet</p></figure>"
         ).format(title)
-    scale = _scale(known, at_least)
-    parts = [*_axes(scale, x)]
+    scale = _scale(known, at_least, log)
+    parts = [*axes(scale, x)]
     for place, line in enumerate(known):
-        parts += _line(scale, place, line)
+        parts += _line(scale, place % COLOURS, line)
+    return figure(title, known, Markup("").join(parts), x, note)
+
+
+def figure(title: str, lines: Sequence[PlotLine], drawn: Markup, x: str, note: str = "") -> Markup:
+    """The drawing with its title, key, explanation and the table of its numbers."""
     svg = Markup(
         '<svg viewBox="0 0 {} {}" role="img" aria-label="{}" class="curve">{}</svg>'
-    ).format(WIDTH, HEIGHT, title, Markup("").join(parts))
-    return Markup('<figure class="plot"><figcaption>{} {}</figcaption>{}{}</figure>').format(
-        title, _legend(known), svg, _table(known, x)
+    ).format(WIDTH, HEIGHT, title, drawn)
+    told = Markup('<p class="note">{}</p>').format(note) if note else ""
+    return Markup('<figure class="plot"><figcaption>{} {}</figcaption>{}{}{}</figure>').format(
+        title, _legend(lines), svg, told, _table(lines, x)
     )
 
 
@@ -60,7 +77,7 @@ def event_lane(marks: Mapping[float, Sequence[str]], first: float, last: float) 
     """Losses and recoveries, below plots over the same steps; empty where there were none."""
     if not marks:
         return Markup("")
-    scale = _Scale(min(first, *marks), max(last, *marks), 0.0, 1.0)
+    scale = Scale(min(first, *marks), max(last, *marks), 0.0, 1.0)
     drawn = [
         Markup(
             '<polygon points="{:.1f},6 {:.1f},6 {:.1f},14" class="fill-masked">'
@@ -74,7 +91,7 @@ def event_lane(marks: Mapping[float, Sequence[str]], first: float, last: float) 
         '<figure class="plot"><figcaption>Lost and recovered <span class="last">{}</span>'
         '</figcaption><svg viewBox="0 0 {} 20" role="img" aria-label="{} events" class="curve">'
         '<line x1="{}" x2="{}" y1="16" y2="16" class="grid"/>{}</svg></figure>'
-    ).format(number_of, WIDTH, number_of, _LEFT, WIDTH - _RIGHT, Markup("").join(drawn))
+    ).format(number_of, WIDTH, number_of, LEFT, WIDTH - RIGHT, Markup("").join(drawn))
 
 
 def bars(parts: Sequence[tuple[str, str, float]]) -> Markup:
@@ -117,19 +134,31 @@ def sparkline(values: Sequence[float | None]) -> Markup:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scale:
+class Scale:
+    """From values to places in the drawing."""
+
     x_low: float
     x_high: float
     low: float
     high: float
+    is_log: bool = False
 
     def x(self, value: float) -> float:
         spread = (self.x_high - self.x_low) or 1.0
-        return _LEFT + (WIDTH - _LEFT - _RIGHT) * (value - self.x_low) / spread
+        return LEFT + (WIDTH - LEFT - RIGHT) * (value - self.x_low) / spread
 
     def y(self, value: float) -> float:
-        spread = (self.high - self.low) or 1.0
-        return HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * (value - self.low) / spread
+        low, high = self.low, self.high
+        if self.is_log:
+            value, low, high = log10(max(value, low)), log10(low), log10(high)
+        spread = (high - low) or 1.0
+        return HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * (value - low) / spread
+
+    def between(self, share: float) -> float:
+        """The value at a share of the axis' height."""
+        if self.is_log:
+            return self.low * (self.high / self.low) ** share
+        return self.low + share * (self.high - self.low)
 
 
 def _known(points: Sequence[tuple[float, float | None]]) -> list[tuple[float, float]]:
@@ -139,7 +168,7 @@ def _known(points: Sequence[tuple[float, float | None]]) -> list[tuple[float, fl
     return thinned if not known or thinned[-1] == known[-1] else [*thinned, known[-1]]
 
 
-def _scale(lines: Sequence[PlotLine], at_least: float | None) -> _Scale:
+def _scale(lines: Sequence[PlotLine], at_least: float | None, log: bool) -> Scale:
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points if y is not None]
     ys += [edge for line in lines for _, *edges in line.band for edge in edges]
@@ -148,19 +177,22 @@ def _scale(lines: Sequence[PlotLine], at_least: float | None) -> _Scale:
         high = max(high, at_least)
     if high == low:
         high = low + 1.0
-    return _Scale(min(xs), max(xs), low, high)
+    positive = min((y for y in ys if y > 0), default=high)
+    if log and low >= 0 and high / positive > LOG_FROM:
+        return Scale(min(xs), max(xs), positive, high, is_log=True)
+    return Scale(min(xs), max(xs), low, high)
 
 
-def _axes(scale: _Scale, x: str) -> list[Markup]:
+def axes(scale: Scale, x: str) -> list[Markup]:
     parts = []
     for share in (0.0, 0.5, 1.0):
-        value = scale.low + share * (scale.high - scale.low)
+        value = scale.between(share)
         y = scale.y(value)
         parts.append(
             Markup(
                 '<line x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}" class="grid"/>'
                 '<text x="{}" y="{:.1f}" class="tick" text-anchor="end">{}</text>'
-            ).format(_LEFT, WIDTH - _RIGHT, y, y, _LEFT - 4, y + 4, number(value))
+            ).format(LEFT, WIDTH - RIGHT, y, y, LEFT - 4, y + 4, number(value))
         )
     for value, anchor in ((scale.x_low, "start"), (scale.x_high, "end")):
         parts.append(
@@ -173,7 +205,7 @@ def _axes(scale: _Scale, x: str) -> list[Markup]:
     return parts
 
 
-def _line(scale: _Scale, place: int, line: PlotLine) -> list[Markup]:
+def _line(scale: Scale, place: int, line: PlotLine) -> list[Markup]:
     drawn = []
     for x, low, high in line.band:
         drawn.append(
@@ -206,15 +238,18 @@ def _line(scale: _Scale, place: int, line: PlotLine) -> list[Markup]:
 
 def _legend(lines: Sequence[PlotLine]) -> Markup:
     if len(lines) == 1:
-        last = lines[0].points[-1][1]
-        return Markup('<span class="last">{}</span>').format(number(last, 3))
+        return Markup('<span class="last">{}</span>').format(number(_last(lines[0]), 3))
     keys = [
         Markup('<span class="key"><i class="swatch{}"></i>{} {}</span>').format(
-            place, line.name, number(line.points[-1][1], 3)
+            place % COLOURS, line.name, number(_last(line), 3)
         )
         for place, line in enumerate(lines)
     ]
     return Markup(" ").join(keys)
+
+
+def _last(line: PlotLine) -> float | None:
+    return next((value for _, value in reversed(line.points) if value is not None), None)
 
 
 def _table(lines: Sequence[PlotLine], x: str) -> Markup:

@@ -1,0 +1,1 @@
+"""Plots of the pages, drawn as SVG by the server."""

@@ -1,0 +1,70 @@
+"""What a training campaign has reached: resolve rates before and after, and its largest gap.
+
+Pure. Imported by `pages`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from infra.db.reading.evaluations import Evaluation
+from infra.db.reading.trained_steps import Step
+from mainspring.rewards.passk import wilson
+from mainspring.status import Sampling
+from mainspring.words.figures import number, percent
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    label: str
+    value: str
+    before: str = ""
+    """Of the first policy."""
+    note: str = ""
+    tone: str = ""
+    """"good" or "bad" colours the value."""
+
+
+def headlines(
+    evaluations: Sequence[Evaluation],
+    steps: Sequence[Step],
+    main_split: str,
+    gap_bound: float | None,
+) -> list[Headline]:
+    """Those that were measured: the main split leads."""
+    kinds = dict.fromkeys((each.split, each.sampling) for each in evaluations)
+    ordered = sorted(kinds, key=lambda kind: (kind[0] != main_split, kind[1] is Sampling.GREEDY))
+    found = [_rate(split, sampling, evaluations) for split, sampling in ordered]
+    gaps = [s.logprob_gap_max for s in steps if s.num_gap_tokens and s.logprob_gap_max is not None]
+    if gaps:
+        found.append(_gap(max(gaps), sum(s.num_gap_tokens or 0 for s in steps), gap_bound))
+    return [each for each in found if each is not None]
+
+
+def _rate(split: str, sampling: Sampling, evaluations: Sequence[Evaluation]) -> Headline | None:
+    scored = sorted(
+        (
+            each
+            for each in evaluations
+            if (each.split, each.sampling) == (split, sampling) and each.solve_rate is not None
+        ),
+        key=lambda each: each.version,
+    )
+    if not scored:
+        return None
+    first, newest = scored[0], scored[-1]
+    num_tasks = newest.num_tasks - newest.num_masked
+    low, high = wilson(newest.num_resolved / num_tasks, num_tasks)
+    label = f"{split.replace('_', ' ')}, {sampling.value}"
+    note = f"95 %: {100 * low:.0f}-{100 * high:.0f} %, {num_tasks} tasks, v{newest.version}"
+    value = percent(newest.solve_rate)
+    if newest.version == 0 or first.version != 0:
+        return Headline(label, value, note=note)
+    before, after = first.solve_rate or 0.0, newest.solve_rate or 0.0
+    tone = "good" if after > before else "bad" if after < before else ""
+    return Headline(label, value, percent(before), note, tone)
+
+
+def _gap(gap: float, num_tokens: int, bound: float | None) -> Headline:
+    note = f"over {num_tokens:,} tokens" + (f"; bound {bound:g}" if bound is not None else "")
+    tone = "" if bound is None else "good" if gap <= bound else "bad"
+    return Headline("largest log-prob gap", number(gap), note=note, tone=tone)
