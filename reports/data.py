@@ -102,6 +102,13 @@ class ReportData:
         ]
         return sorted(scored, key=lambda evaluation: evaluation.version)
 
+    @property
+    def further(self) -> list[str]:
+        """Labels of what was measured beside the main split and unseen bug types: other splits,
+        and other sources."""
+        labels = dict.fromkeys(evaluation.split for evaluation in self.evaluations)
+        return [label for label in labels if label not in (self.main_split, HELDOUT_TEMPLATES)]
+
     def before_after(self, split: str, sampling: Sampling) -> tuple[float | None, float | None]:
         """Solve rate of the first policy and of the newest evaluated one; None where missing."""
         scored = self.evaluated(split, sampling)

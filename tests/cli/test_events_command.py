@@ -6,7 +6,7 @@ import os
 import pty
 import subprocess
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -22,11 +22,7 @@ from mainspring.errors import UsageError
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignStatus, EventKind
 from mainspring.words.events import lines
-from reports import event_marks
-from reports.data import ReportData
-from reports.page import render
 from tests.infra.db.store_records import begin_campaign
-from tests.reports.report_data import report_data
 from tests.waiting import until
 
 NAME = CampaignId("a-campaign-with-a-long-name-of-32-")
@@ -178,25 +174,3 @@ def test_a_kind_of_a_newer_version_is_shown() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     newer = EventRecord("1", at, at, 2, NAME, "of_later", "x", "it rained", "host pid 1", {})
     assert [line.text for line in lines([newer])] == ["it rained (2 times until 00:00:00)"]
-
-
-def test_the_report_marks_where_something_was_lost() -> None:
-    from dataclasses import replace
-
-    start = datetime(2026, 1, 1, tzinfo=UTC)
-    plain = report_data()
-    steps = tuple(
-        replace(step, finished_at=start + timedelta(minutes=step.step)) for step in plain.steps
-    )
-    happened = (
-        record(EventKind.COMMAND, start + timedelta(minutes=1.5)),
-        record(EventKind.NODE_LOST, start + timedelta(minutes=2.5)),
-        record(EventKind.ENGINE_LOST, start + timedelta(minutes=2.7)),
-        record(EventKind.TRAINER_REPLACED, start + timedelta(days=1)),
-    )
-    data: ReportData = replace(plain, steps=steps, events=happened)
-    assert event_marks.places(data) == [2.5, len(steps) + 0.5]
-    assert event_marks.places(plain) == []
-    page = render(data)
-    assert "4 events; the last: &lt;script&gt;" in page and "lost or replaced" in page
-    assert "What happened" not in render(plain)

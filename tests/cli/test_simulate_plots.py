@@ -24,7 +24,7 @@ def test_what_varies_is_drawn(tmp_path: Path) -> None:
     [path] = write(rows, tmp_path / "plots")
     assert path.name == "train-time.svg"
     text = path.read_text()
-    assert "var(" not in text
+    assert "trainer idle" in text and "staleness 1" in text
     assert ElementTree.fromstring(text).tag.endswith("svg")
 
 

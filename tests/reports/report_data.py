@@ -3,14 +3,12 @@
 import random
 from datetime import UTC, datetime
 
-from infra.db.reading.evaluations import CheckedGap, Evaluation
-from infra.db.reading.timings import PhaseTiming
+from infra.db.reading.evaluations import Evaluation
 from infra.db.reading.trained_steps import Composition, Lengths, Step
-from mainspring.status import CampaignStatus, Sampling, StopReason, Verdict
-from reports.data import RanCommand, ReportData, ShownTrajectory, ShownTurn, Totals
+from mainspring.status import CampaignStatus, Sampling
+from reports.data import ReportData, Totals
 
 NUM_STEPS = 60
-MODULE = "def total_above(values, limit):\n    total = 0\n    for value in values:\n"
 
 
 def report_data() -> ReportData:
@@ -20,9 +18,7 @@ def report_data() -> ReportData:
         status=CampaignStatus.FINISHED,
         seed=0,
         made_at=datetime(2026, 1, 2, 3, 4, tzinfo=UTC),
-        config={"model": "bundled", "steps": "60", "groups": "8 x 8", "optimizer": "muon"},
         temporal_ui="http://127.0.0.1:8233",
-        temporal_namespace="default",
         totals=Totals(
             num_steps=NUM_STEPS,
             num_rollouts=4672,
@@ -32,7 +28,6 @@ def report_data() -> ReportData:
             num_gap_tokens=412_034,
             num_suspicious=31,
         ),
-        logprob_gap_limit=1e-3,
         evaluations=(
             Evaluation(0, "heldout", Sampling.SAMPLED, 128, 22),
             Evaluation(0, "heldout", Sampling.GREEDY, 128, 51),
@@ -49,18 +44,9 @@ def report_data() -> ReportData:
             for step in range(1, NUM_STEPS + 1)
         ),
         compositions=tuple(_composition(draw, step) for step in range(1, NUM_STEPS + 1)),
-        timings=(
-            PhaseTiming("open", 0.031, 0.120),
-            PhaseTiming("generate", 0.210, 0.690),
-            PhaseTiming("execute", 0.014, 0.061),
-            PhaseTiming("grade", 0.180, 0.540),
-            PhaseTiming("train step", 1.2, 2.9),
-        ),
         stop_reasons={"submitted": 4391, "step_limit": 120, "format_errors": 153, "cancelled": 8},
         verdicts={"resolved": 2310, "not_resolved": 2201, "no_patch": 140, "fault": 13},
         suspicions={"searched_history": 30, "edited_tests": 2},
-        checked_gaps=(CheckedGap(0, 2e-6, 900), CheckedGap(NUM_STEPS, 4.3e-5, 900)),
-        trajectories=(_solved(), _hostile(), _masked()),
     )
 
 
@@ -114,75 +100,3 @@ def _metrics(step: int) -> dict[str, float | None]:
         "engine_requests_mean": 6.5,
         "rank_memory_peak_gib": 1.25,
     }
-
-
-def _solved() -> ShownTrajectory:
-    edit = "sed -i '/def total_above/,/^$/s/>=/>/' totals.py"
-    submit = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
-    return ShownTrajectory(
-        rollout="quickstart-0/eval-v0060-heldout-greedy/004",
-        task="bundled/heldout/000004",
-        issue="total_above counts values equal to the limit, it should count only larger ones.",
-        policy_version=60,
-        reward=1.0,
-        verdict=Verdict.RESOLVED,
-        stop_reason=StopReason.SUBMITTED,
-        turns=(
-            ShownTurn(
-                "```bash\ncat totals.py\n```",
-                (
-                    RanCommand(
-                        "cat totals.py",
-                        0,
-                        MODULE
-                        + "        if value >= limit:\n            total += value\n"
-                        + "    return total\n",
-                    ),
-                ),
-            ),
-            ShownTurn(
-                f"The comparison is too wide.\n```bash\n{edit}\n```", (RanCommand(edit, 0, ""),)
-            ),
-            ShownTurn(
-                f"```bash\n{submit}\n```",
-                (RanCommand(submit, 0, submit.removeprefix("echo ") + "\n"),),
-            ),
-        ),
-    )
-
-
-def _hostile() -> ShownTrajectory:
-    """Text that would break a page which does not escape it."""
-    command = "grep -n '<b>' x.py; false"
-    return ShownTrajectory(
-        rollout="quickstart-0/g000012/003",
-        task="bundled/train/000117",
-        issue="</pre><script>alert(1)</script>",
-        policy_version=11,
-        reward=0.0,
-        verdict=Verdict.NOT_RESOLVED,
-        stop_reason=StopReason.STEP_LIMIT,
-        turns=(
-            ShownTurn("I am not sure what to do & so on."),
-            ShownTurn(
-                f"```bash\n{command}\n```",
-                (RanCommand(command, 1, "\x1b[31mred\x1b[0m <img src=x>\n" * 400),),
-            ),
-            ShownTurn("```bash\nsleep 99\n```", (RanCommand("sleep 99", -1, ""),)),
-        ),
-        reward_parts={"outcome": -1.0, "<b>:mine": 0.25},
-        suspicions=("searched_history", "edited_tests"),
-    )
-
-
-def _masked() -> ShownTrajectory:
-    return ShownTrajectory(
-        rollout="quickstart-0/g000013/000",
-        task="bundled/train/000052",
-        issue="clamp returns the lower bound twice.",
-        policy_version=12,
-        reward=None,
-        verdict=None,
-        stop_reason=StopReason.INFRA_FAULT,
-        turns=(),
-    )

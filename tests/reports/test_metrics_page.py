@@ -1,16 +1,14 @@
 """docs/metrics.md has a line for every figure that the program has, and no other."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 from report_data import report_data
 
 from mainspring.algorithms.choice import LOSSES
 from mainspring.training.step_metrics import CLIP_NAMES, NLL, PASS_NAMES, TAKEN_NAMES
-from reports.figure_plots import ELSEWHERE, PANELS
 from reports.metrics import lines
-from reports.page import render
+from view.drawing.panels import NOT_DRAWN, PANELS, own_panels
 
 PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
 ROW = re.compile(r"^\| `([\w/]+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
@@ -52,52 +50,15 @@ def test_losses_name_nothing_else() -> None:
     assert named == {*CLIP_NAMES, NLL}
 
 
-def watched_rows() -> list[str]:
-    """Figures with a bad value: people are told to watch them."""
-    _, _, rest = PAGE.partition("## Of a step\n")
-    return [name for name, *_, bad in ROW.findall(rest.partition("\n## ")[0]) if bad.strip() != "-"]
+def test_every_figure_of_a_step_is_drawn() -> None:
+    drawn = {figure for panel in PANELS for figure in panel.figures} - NOT_DRAWN
+    assert drawn | {"reward_part/NAME"} == set(documented("Of a step"))
 
 
-def test_every_figure_that_is_to_be_watched_is_drawn_by_the_report() -> None:
-    drawn = {name for panel in PANELS for name in panel.names} | ELSEWHERE
-    assert set(watched_rows()) <= drawn
-    assert drawn <= set(documented("Of a step"))
-
-
-def test_what_others_draw_is_named_in_their_source() -> None:
-    folder = Path(__file__).parents[2] / "reports"
-    source = "".join((folder / f"{name}.py").read_text() for name in ("plots", "speed_plots"))
-    called = {
-        "resolve_rate": "solve_rate",
-        "turns_mean": "num_turns",
-        "sampled_tokens_mean": "num_tokens",
-        "suspicious_share": "suspicious",
-        "reward_part/NAME": "composition.parts",
-        # Drawn by name, whatever they are.
-        **dict.fromkeys(PASS_NAMES | {NLL}, "own_figures"),
-    }
-    for name in ELSEWHERE:
-        assert called.get(name, name) in source, name
-
-
-def test_a_page_has_every_panel_there_is_data_for() -> None:
-    data = report_data()
-    names = {name for panel in PANELS for name in panel.names}
-    steps = tuple(
-        replace(step, metrics=step.metrics | dict.fromkeys(names, 0.1 + step.step))
-        for step in data.steps[:3]
-    )
-    page = render(replace(data, steps=steps))
-    for panel in PANELS:
-        assert f"<b>{panel.title.replace(chr(39), '&#39;')}</b>" in page, panel.title
-        for name in panel.names:
-            if len(panel.names) > 1:
-                assert f">{name}<" in page, name
-    bare = tuple(replace(step, metrics={}) for step in data.steps[:3])
-    assert "Critic" not in render(replace(data, steps=bare))
-
-
-def test_a_page_has_what_the_figures_warn_of() -> None:
-    page = render(replace(report_data(), warnings=("step 3: kl is 0.114: <moved>",)))
-    assert "Worth a look" in page and "step 3: kl is 0.114: &lt;moved&gt;" in page
-    assert "Worth a look" not in render(report_data())
+def test_the_rest_of_a_line_is_no_figure() -> None:
+    found = [line for line in lines(report_data()) if line["kind"] == "step"]
+    assert own_panels(found)[0].title == "Parts of the reward"
+    assert [panel.title for panel in own_panels(found)[1:]] == []
+    assert [each.title for each in own_panels([row | {"mine": 1.0} for row in found])[1:]] == [
+        "mine"
+    ]

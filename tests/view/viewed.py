@@ -160,7 +160,7 @@ TAGS = frozenset(
         "html head meta title link script body a header nav button main div h1 h2 p dl dt "
         "dd span strong code br details summary pre ol ul li em article time noscript "
         "section figure figcaption svg line text polyline circle rect table thead tbody "
-        "tr th td aside small i del form label input mark",
+        "tr th td aside small i del form label input mark footer",
     )
 )
 

@@ -1,9 +1,9 @@
-"""Bars as SVG: parts of a whole at each step, and counts by name.
+"""Bars as SVG: parts of a whole at each step.
 
-Pure. Imported by `panels` and pages.
+Pure. Imported by `panels`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import isfinite
 
 from markupsafe import Markup
@@ -51,23 +51,3 @@ def stacked(title: str, lines: Sequence[PlotLine], x: str = "step", note: str = 
                 )
             below += height
     return figure(title, lines, Markup("").join(drawn), x, note)
-
-
-def counts(title: str, values: Mapping[str, float], note: str = "", unit: str = "") -> Markup:
-    """A line with a bar for each name, the largest first; empty where there is none."""
-    if not values:
-        return Markup("")
-    most = max(values.values()) or 1.0
-    rows = Markup("").join(
-        Markup(
-            '<tr><th scope="row">{}</th><td class="n">{}{}</td><td><svg viewBox="0 0 100 10" '
-            'preserveAspectRatio="none" class="bar" aria-hidden="true"><rect width="{:.1f}" '
-            'height="10" class="area0"/></svg></td></tr>'
-        ).format(name, number(value), unit, 100 * value / most)
-        for name, value in sorted(values.items(), key=lambda item: -item[1])
-    )
-    told = Markup('<p class="note">{}</p>').format(note) if note else ""
-    return Markup(
-        '<figure class="plot"><figcaption>{}</figcaption><table class="counts">{}</table>{}'
-        "</figure>"
-    ).format(title, rows, told)

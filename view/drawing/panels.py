@@ -10,7 +10,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from mainspring.words.figures import number
 from view.drawing.bars import stacked
 from view.drawing.plots import PlotLine, curve
 
@@ -181,18 +180,22 @@ SECTIONS: Mapping[str, Sequence[Panel]] = {
 PANELS = tuple(panel for panels in SECTIONS.values() for panel in panels)
 SUPERVISED = ("Loss", "Gradient norm", "Seconds of a step", "Tokens a second")
 """Titles of the panels on the page of a supervised run."""
+SHARED = frozenset({"reward_mean"})
+"""Figures that stand beside others for comparison."""
 NOT_DRAWN = frozenset({"kind", "campaign", "step", "policy_version", "time", "rest_s"})
 """What a line has beside figures."""
 
 
 def draw(panel: Panel, rows: Rows, at_least: float | None = None) -> Markup:
-    """Empty where no step has one of the panel's figures."""
+    """Empty where no step has a figure that the panel alone shows."""
     lines = [
         PlotLine(name, [(row["step"], _value(row, figure)) for row in rows])
         for name, figure in panel.lines
         if any(_value(row, figure) is not None for row in rows)
     ]
-    if not lines:
+    names = {line.name for line in lines}
+    drawn = {figure for name, figure in panel.lines if name in names}
+    if not drawn or (len(panel.lines) > 1 and drawn <= SHARED):
         return Markup("")
     if panel.is_stacked:
         return stacked(panel.title, lines, note=panel.note)
@@ -216,12 +219,6 @@ def own_panels(rows: Rows) -> list[Panel]:
 def panels_named(titles: Iterable[str]) -> list[Panel]:
     chosen = set(titles)
     return [panel for panel in PANELS if panel.title in chosen]
-
-
-def newest(panel: Panel, rows: Rows) -> str:
-    """The newest value of the panel's first figure, in words."""
-    values = [_value(row, panel.lines[0][1]) for row in rows]
-    return number(next((value for value in reversed(values) if value is not None), None), 3)
 
 
 def _value(row: Mapping[str, Any], figure: str) -> float | None:

@@ -55,11 +55,18 @@ def curve(
             '<figure class="plot"><figcaption>{}</figcaption><p class="none">not measured'
             " yet</p></figure>"
         ).format(title)
-    scale = _scale(known, at_least, log)
+    return figure(title, known, drawing(known, x, at_least, log), x, note)
+
+
+def drawing(
+    lines: Sequence[PlotLine], x: str = "step", at_least: float | None = None, log: bool = False
+) -> Markup:
+    """The lines with their axes, in a field of WIDTH by HEIGHT; each has a value."""
+    scale = _scale(lines, at_least, log)
     parts = [*axes(scale, x)]
-    for place, line in enumerate(known):
+    for place, line in enumerate(lines):
         parts += _line(scale, place % COLOURS, line)
-    return figure(title, known, Markup("").join(parts), x, note)
+    return Markup("").join(parts)
 
 
 def figure(title: str, lines: Sequence[PlotLine], drawn: Markup, x: str, note: str = "") -> Markup:

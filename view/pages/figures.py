@@ -32,7 +32,6 @@ from mainspring.ids import RolloutId
 from mainspring.status import CampaignKind
 from mainspring.words.waits import ENDED
 from reports.metrics import Figures, lines
-from view.drawing.bars import counts
 from view.drawing.panels import SECTIONS, Rows, draw, own_panels
 from view.page import Page
 from view.page_request import PageRequest
@@ -53,6 +52,8 @@ class FiguresPage:
     gap_bound: float | None
     checked_gaps: Sequence[CheckedGap]
     timings: Sequence[PhaseTiming]
+    num_timed: int
+    """Newest rollouts that the timings are of, at most."""
     replaced: Mapping[str, int]
     """Groups that were replaced because nothing in them could be trained, by reason."""
     agents: Sequence[AgentFigures]
@@ -77,15 +78,6 @@ class FiguresPage:
 
     def _shown(self, figures: Sequence[str]) -> float | None:
         return self.gap_bound if "logprob_gap_max" in figures else None
-
-    @property
-    def spent(self) -> Markup:
-        return counts(
-            "Time of a rollout by phase, median",
-            {each.phase: each.p50_s for each in self.timings},
-            note=f"Of one of the newest {NEWEST:,} rollouts, queueing included.",
-            unit=" s",
-        )
 
 
 async def read(viewer: Viewer, asked: PageRequest) -> FiguresPage:
@@ -132,6 +124,7 @@ async def _read(viewer: Viewer, record: CampaignRecord) -> FiguresPage:
         gap_bound=campaign.gap_bounds.max if campaign and not record.is_retrained else None,
         checked_gaps=gaps,
         timings=took,
+        num_timed=NEWEST,
         replaced=replaced,
         agents=by,
         sets=sets,

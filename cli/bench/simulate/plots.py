@@ -3,49 +3,70 @@
 Rows are those of `--json`. Imported by the command when plots are asked for.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from reports.drawing import AMBER, BLUE, GREEN, RED, VIOLET, svg
+from view.drawing.plots import PlotLine
+from view.drawing.svg_file import svg_file
 
 Row = Mapping[str, Any]
-
-_COLOURS = {
-    "var(--ink-soft)": "#57606a",
-    "var(--line)": "#d0d7de",
-    "var(--blue)": "#0969da",
-    "var(--green)": "#1a7f37",
-    "var(--amber)": "#bf8700",
-    "var(--violet)": "#8250df",
-    "var(--red)": "#cf222e",
-    "var(--card)": "#ffffff",
-}
-"""A file of its own has no page whose colours it could follow; these are read on white and black.
-"""
-_OF_STALENESS = (RED, BLUE, GREEN, VIOLET)
-_OF_WAY = {"resume": BLUE, "restart": AMBER, "mask": RED}
+Value = Callable[[Row], float | None]
+WAYS = ("resume", "restart", "mask")
+"""What is done with the work of a machine that died."""
 
 
 def write(rows: Sequence[Row], folder: Path) -> list[Path]:
     """The files that were written; `folder` is made where it is missing."""
-    plots: list[tuple[str, str, Callable[[Any, Sequence[Row]], None], str]] = [
-        ("train-time", "Trainer idle and steps per hour by training time", _by_train, "train_s"),
-        ("batch", "Trainer idle by groups of a step", _by_groups, "groups_per_step"),
-        ("lifetimes", "Work lost by lifetime of machines", _by_lifetime, "lifetime_s"),
-    ]
+    idle, rate, lost = map(itemgetter, ("trainer_idle", "steps_per_h", "discarded_turns"))
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name, title, paint, axis in plots:
-        chosen = _varying(rows, axis)
-        if not chosen:
-            continue
-        path = folder / f"{name}.svg"
-        drawn = svg(title, paint, chosen, 1 if name == "batch" else 2)
-        path.write_text(re.sub(r"var\(--[\w-]+\)", lambda m: _COLOURS[m[0]], drawn) + "\n")
-        written.append(path)
-    return written
+    files = [
+        _write(
+            folder / "train-time.svg",
+            "Trainer idle and steps per hour by training time",
+            _varying(rows, "train_s"),
+            lambda chosen: [
+                ("trainer idle", _by_staleness(chosen, "train_s", idle, 60)),
+                ("steps per hour", _by_staleness(chosen, "train_s", rate, 60)),
+            ],
+            "minutes of a training step",
+        ),
+        _write(
+            folder / "batch.svg",
+            "Trainer idle by groups of a step",
+            _varying(rows, "groups_per_step"),
+            lambda chosen: [
+                ("trainer idle", _by_staleness(chosen, "groups_per_step", idle, 1)),
+            ],
+            "groups of a step",
+        ),
+        _write(
+            folder / "lifetimes.svg",
+            "Work lost by lifetime of machines",
+            _varying(rows, "lifetime_s"),
+            lambda chosen: [
+                ("turns lost", _by_way(chosen, lost)),
+                ("steps per hour", _by_way(chosen, lambda row: rate(row) or 0.0)),
+            ],
+            "mean minutes that a machine lives:",
+        ),
+    ]
+    return [file for file in files if file is not None]
+
+
+def _write(
+    path: Path,
+    title: str,
+    rows: Sequence[Row],
+    lines: Callable[[Sequence[Row]], Sequence[tuple[str, Sequence[PlotLine]]]],
+    x: str,
+) -> Path | None:
+    plots = [(label, drawn) for label, drawn in lines(rows) if drawn]
+    if not plots:
+        return None
+    path.write_text(svg_file(title, plots, x))
+    return path
 
 
 def _varying(rows: Sequence[Row], axis: str) -> list[Row]:
@@ -59,59 +80,32 @@ def _varying(rows: Sequence[Row], axis: str) -> list[Row]:
     return chosen if len({row[axis] for row in chosen}) > 1 else []
 
 
-def _by_train(axes: Any, rows: Sequence[Row]) -> None:
-    idle, rate = axes
-    _by_staleness(idle, rows, "train_s", lambda row: row["trainer_idle"], 60)
-    _by_staleness(rate, rows, "train_s", lambda row: row["steps_per_h"], 60)
-    idle.set_ylabel("trainer idle")
-    idle.set_ylim(0, 1)
-    idle.legend(loc="lower left")
-    rate.set_ylabel("steps per hour")
-    rate.set_xlabel("minutes of a training step")
+def _by_staleness(rows: Sequence[Row], axis: str, value: Value, unit: float) -> list[PlotLine]:
+    return _lines(
+        {
+            f"staleness {staleness}": [row for row in rows if row["max_staleness"] == staleness]
+            for staleness in sorted({row["max_staleness"] for row in rows})
+        },
+        axis,
+        value,
+        unit,
+    )
 
 
-def _by_groups(axes: Any, rows: Sequence[Row]) -> None:
-    _by_staleness(axes, rows, "groups_per_step", lambda row: row["trainer_idle"], 1)
-    axes.set_ylabel("trainer idle")
-    axes.set_xlabel("groups of a step")
-    axes.set_ylim(0, 1)
-    axes.legend()
+def _by_way(rows: Sequence[Row], value: Value) -> list[PlotLine]:
+    by_way = {way: [row for row in rows if row["on_loss"] == way] for way in WAYS}
+    return _lines(by_way, "lifetime_s", value, 60)
 
 
-def _by_staleness(
-    axes: Any, rows: Sequence[Row], axis: str, value: Callable[[Row], float | None], unit: float
-) -> None:
-    for staleness in sorted({row["max_staleness"] for row in rows}):
-        colour = _OF_STALENESS[staleness % len(_OF_STALENESS)]
-        points = [row for row in rows if row["max_staleness"] == staleness]
-        _line(axes, points, axis, value, unit, label=f"staleness {staleness}", color=colour)
-
-
-def _by_lifetime(axes: Any, rows: Sequence[Row]) -> None:
-    lost, rate = axes
-    for way, colour in _OF_WAY.items():
-        points = [row for row in rows if row["on_loss"] == way]
-        _line(lost, points, "lifetime_s", lambda row: row["discarded_turns"], 60, way, colour)
-        _line(rate, points, "lifetime_s", lambda row: row["steps_per_h"] or 0.0, 60, way, colour)
-    for axis in axes:
-        axis.set_xscale("log")
-        axis.xaxis.set_major_formatter("{x:g}")
-    lost.set_ylabel("turns lost")
-    lost.set_ylim(0, 1)
-    lost.legend(loc="upper right")
-    rate.set_ylabel("steps per hour")
-    rate.set_xlabel("mean minutes that a machine lives")
-
-
-def _line(
-    axes: Any,
-    rows: Sequence[Row],
-    axis: str,
-    value: Callable[[Row], float | None],
-    unit: float,
-    label: str,
-    color: str,
-) -> None:
-    points = sorted((row[axis] / unit, y) for row in rows if (y := value(row)) is not None)
-    if points:
-        axes.plot(*zip(*points, strict=True), marker="o", markersize=4, label=label, color=color)
+def _lines(
+    named: Mapping[str, Sequence[Row]], axis: str, value: Value, unit: float
+) -> list[PlotLine]:
+    """Those that have a value."""
+    lines = [
+        PlotLine(
+            name,
+            sorted((row[axis] / unit, y) for row in rows if (y := value(row)) is not None),
+        )
+        for name, rows in named.items()
+    ]
+    return [line for line in lines if line.points]
