@@ -19,7 +19,7 @@ from mainspring.words.plain_text import plain
 
 QUIET = (
     *("alembic", "asyncio", "docker", "filelock", "httpcore", "httpx", "mlflow", "ray", "urllib3"),
-    *("matplotlib", "wandb"),
+    "wandb",
 )
 """Libraries whose progress reports are of no use to an operator: warnings only."""
 _FIRST = ("timestamp", "level", "event")

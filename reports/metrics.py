@@ -34,7 +34,7 @@ class Measured(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class StepFigures:
     """Those that lines are made of, and nothing else."""
 
     campaign: str

@@ -19,7 +19,7 @@ from mainspring.training.tracking import (
     milliseconds,
     point_of,
 )
-from reports.metrics import Figures, lines
+from reports.metrics import StepFigures, lines
 
 
 async def point_ids(database: Database, campaign: CampaignId) -> list[PointId]:
@@ -37,7 +37,7 @@ async def points(database: Database, campaign: CampaignId, ids: Collection[Point
     """Those of `ids` that are still there."""
     steps = [point.step for point in ids if point.series == STEPS]
     async with database.snapshot() as connection:
-        chosen = Figures(
+        chosen = StepFigures(
             campaign=campaign,
             steps=await trained_steps.read(connection, campaign, steps),
             lengths=await trained_steps.lengths(connection, campaign, steps),

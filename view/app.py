@@ -99,7 +99,7 @@ def _endpoint(viewer: Viewer, page: Page) -> Callable[[Request], Awaitable[Respo
 
 
 def _around(viewer: Viewer) -> dict[str, Any]:
-    """What every template has beside its page."""
+    """Values that every template has beside its page."""
     return {"settings": viewer.settings, "is_frozen": viewer.frozen is not None}
 
 

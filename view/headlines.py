@@ -1,4 +1,4 @@
-"""What a training campaign has reached: resolve rates before and after, and its largest gap.
+"""Results of a training campaign: resolve rates before and after, and its largest gap.
 
 Pure. Imported by `pages`.
 """
@@ -18,7 +18,7 @@ class Headline:
     label: str
     value: str
     before: str = ""
-    """Of the first policy."""
+    """Value of the first policy."""
     note: str = ""
     tone: str = ""
     """"good" or "bad" colours the value."""

@@ -194,7 +194,8 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write report.html with its pages, summary.json and metrics.jsonl."""
-    from cli.operations.keeping.frozen_pages import write_report
+    from cli.operations.runs.frozen_pages import write_report
+    from cli.progress import counting
     from infra.db.naming import campaign_named
     from mainspring.artifacts import layout
     from mainspring.config.settings import load_settings
@@ -207,7 +208,8 @@ def report(
         directory = out or layout.report(settings.home, record.id)
         if out is None and record.kind is not CampaignKind.TRAIN:
             directory /= "report"  # beside its own summary.json
-        return await write_report(db, settings, record.id, directory, rollouts)
+        with counting("pages") as told:
+            return await write_report(db, settings, record.id, directory, rollouts, told)
 
     page, figures = with_database(home, go)
     if as_json:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from cli.options import Home, hint, tell
+from cli.terminal_text import echo
 from mainspring.errors import UsageError
 
 app = typer.Typer()
@@ -62,10 +63,12 @@ def view(
     from view.server import ViewOptions, check, is_loopback, serve
 
     if freeze is not None:
-        from cli.operations.keeping.frozen_pages import freeze_runs
+        from cli.operations.runs.frozen_pages import freeze_runs
+        from cli.progress import counting
 
-        copy = asyncio.run(freeze_runs(home, freeze, campaign or [], rollouts))
-        typer.echo(str(copy.first))
+        with counting("pages") as told:
+            copy = asyncio.run(freeze_runs(home, freeze, campaign or [], rollouts, told))
+        echo(str(copy.first))
         hint(f"{copy.num_pages:,} pages; open {copy.first.absolute().as_uri()}")
         return
     if campaign:

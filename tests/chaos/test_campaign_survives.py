@@ -51,7 +51,7 @@ async def test_a_campaign_survives_the_death_of_each_process(
         assert set(run.restarted) == {"rollout", "trainer", "engine"}
         await check_everything_happened_once(db, run.campaign)
         await check_histories_replay(client, run.campaign)
-        _, summary = write(await collect(db, run.campaign), tmp_path / "report")
+        summary = write(await collect(db, run.campaign), tmp_path / "report")
         assert summary.exists()
 
 

@@ -70,7 +70,7 @@ def test_the_log_on_a_terminal_steers_nothing(tmp_path: Path) -> None:
         "set_up(LogFormat.TEXT)\n"
         "structlog.get_logger().info(text, failure=text)\n"
         "logging.getLogger('some.library').warning(text)\n"
-        "logging.getLogger('matplotlib.font_manager').info('generated new fontManager')\n"
+        "logging.getLogger('mlflow.tracking').info('generated new fontManager')\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "NO_COLOR": "1"}
     ended = subprocess.run(

@@ -183,7 +183,7 @@ SUPERVISED = ("Loss", "Gradient norm", "Seconds of a step", "Tokens a second")
 SHARED = frozenset({"reward_mean"})
 """Figures that stand beside others for comparison."""
 NOT_DRAWN = frozenset({"kind", "campaign", "step", "policy_version", "time", "rest_s"})
-"""What a line has beside figures."""
+"""Fields of a line that are no figures."""
 
 
 def draw(panel: Panel, rows: Rows, at_least: float | None = None) -> Markup:

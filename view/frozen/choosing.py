@@ -1,4 +1,4 @@
-"""What a copy has of a run: all of it, or what a report is read for.
+"""Chooses the pages of a copy: all of a run, or those that a report is read for.
 
 Imported by the command line and tests.
 """
@@ -20,9 +20,9 @@ ROLLOUTS = 500
 LIST_PAGES = 40
 MAX_RUNS = 50
 REPORT_ROLLOUTS = 16
-"""Of a run that trains: some that failed, some masked, some resolved."""
+"""Rollouts of a run that trains: some that failed, some masked, some resolved."""
 REPORT_FAILED = 500
-"""Of an evaluation: all that failed, up to this number."""
+"""Rollouts of an evaluation: all that failed, up to this number."""
 REPORT_LIST_PAGES = 4
 REPORT_TABS = ("turns", "patch", "tests", "times")
 

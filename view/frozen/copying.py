@@ -41,6 +41,10 @@ Told = Callable[[int, int], None]
 """Told after each page: how many are written, and of how many that are known so far."""
 
 
+def untold(done: int, of: int) -> None:
+    """For copies whose progress is not shown."""
+
+
 @dataclass(frozen=True, slots=True)
 class FrozenCopy:
     first: Path
@@ -52,7 +56,7 @@ async def freeze(
     extent: Extent,
     folder: Path,
     first: str = "index.html",
-    told: Told = lambda done, of: None,
+    told: Told = untold,
 ) -> FrozenCopy:
     """Write the pages of `extent` into `folder`, which is new or empty. Raises UsageError,
     DatabaseError."""
@@ -63,7 +67,7 @@ async def freeze(
 
 
 async def freeze_into(
-    viewer: Viewer, extent: Extent, folder: Path, first: str, told: Told = lambda done, of: None
+    viewer: Viewer, extent: Extent, folder: Path, first: str, told: Told = untold
 ) -> FrozenCopy:
     """The same in a folder of other files, in place of the copy that it had. A reader of that one
     may meet pages of both for a moment. Raises DatabaseError."""

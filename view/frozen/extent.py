@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from infra.db.reading.rollout_pages import FACETS
-from mainspring.ids import RolloutId
+from mainspring.ids import CampaignId, RolloutId
 from view.pages.rollout import TABS
 from view.pages.token_shades import WAYS
 
@@ -30,7 +30,7 @@ class FrozenRun:
 
 @dataclass(slots=True)
 class Extent:
-    runs: Mapping[str, FrozenRun]
+    runs: Mapping[CampaignId, FrozenRun]
     list_pages: int
     """Pages of one list."""
     tabs: Collection[str] = TABS
@@ -58,7 +58,7 @@ class Extent:
 
     def _has_of_run(self, rest: str, query: Mapping[str, str]) -> bool:
         name, _, page = rest.partition("/")
-        run = self.runs.get(name)
+        run = self.runs.get(CampaignId(name))
         if run is None:
             return False
         if page == "rollouts":

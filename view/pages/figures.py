@@ -31,7 +31,7 @@ from mainspring.config.run import RunConfig
 from mainspring.ids import RolloutId
 from mainspring.status import CampaignKind
 from mainspring.words.waits import ENDED
-from reports.metrics import Figures, lines
+from reports.metrics import StepFigures, lines
 from view.drawing.panels import SECTIONS, Rows, draw, own_panels
 from view.page import Page
 from view.page_request import PageRequest
@@ -61,7 +61,7 @@ class FiguresPage:
     suspects: Sequence[tuple[RolloutId, int]]
     """With their policy versions."""
     fingerprint: CampaignFingerprint | None
-    """Of a reproducible campaign."""
+    """None: the campaign is not reproducible."""
     bundles: Mapping[str, int]
     """Rollouts by the SHA-256 of the bundle that their program ran from."""
 
@@ -73,7 +73,7 @@ class FiguresPage:
             for title, panels in SECTIONS.items()
         ]
         own = [draw(each, self.rows) for each in own_panels(self.rows)]
-        found.append(("Figures of its own", own))
+        found.append(("StepFigures of its own", own))
         return [(title, [plot for plot in plots if plot]) for title, plots in found if any(plots)]
 
     def _shown(self, figures: Sequence[str]) -> float | None:
@@ -94,7 +94,7 @@ async def _read(viewer: Viewer, record: CampaignRecord) -> FiguresPage:
     async def batches() -> tuple[Rows, Sequence[CheckedGap]]:
         steps = await steps_of(viewer, record.id)
         async with viewer.part("what its steps were trained on") as db, db.snapshot() as connection:
-            figures = Figures(
+            figures = StepFigures(
                 record.id,
                 steps,
                 await trained_steps.lengths(connection, record.id),

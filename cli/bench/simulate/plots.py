@@ -14,7 +14,7 @@ from view.drawing.svg_file import svg_file
 Row = Mapping[str, Any]
 Value = Callable[[Row], float | None]
 WAYS = ("resume", "restart", "mask")
-"""What is done with the work of a machine that died."""
+"""Treatments of the work of a machine that died."""
 
 
 def write(rows: Sequence[Row], folder: Path) -> list[Path]:

@@ -20,7 +20,6 @@ from cli.operations.checks import checklist, task_items
 from cli.operations.checks.checklist_item import Item, State
 from cli.operations.checks.sandboxes_here import backends_here
 from cli.operations.checks.task_checks import as_played
-from cli.operations.keeping.frozen_pages import write_report
 from cli.operations.machine import local_engines
 from cli.operations.machine.cancelled_by import resumed_by
 from cli.operations.machine.embedded_stack import ServiceState, status, up
@@ -36,6 +35,7 @@ from cli.operations.machine.spoken import spoken
 from cli.operations.machine.supervisor import Supervisor
 from cli.operations.runs import campaign_launch as launch
 from cli.operations.runs.campaign_changes import Agree, change_by_file
+from cli.operations.runs.frozen_pages import write_report
 from cli.operations.runs.run_to_end import run_to_end
 from cli.operations.runs.watch import require_finished
 from infra.db.connect import open_database

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cli.progress import counting
 from infra.db.connect import with_recorded_namespace
 from infra.db.database import Database
 from mainspring.config.settings import Settings
@@ -15,20 +14,26 @@ from mainspring.ids import CampaignId
 from reports.collect import collect
 from reports.summary import REPORT_FILE, summary, write
 from view.frozen import choosing
-from view.frozen.copying import FrozenCopy, freeze, freeze_into, refuse_used
+from view.frozen.copying import (
+    FrozenCopy,
+    Told,
+    freeze,
+    freeze_into,
+    refuse_used,
+    untold,
+)
 from view.viewer import Viewer
 
 
 async def freeze_runs(
-    home: Path | None, folder: Path, names: Sequence[str], num_rollouts: int
+    home: Path | None, folder: Path, names: Sequence[str], num_rollouts: int, told: Told = untold
 ) -> FrozenCopy:
     """Raises UsageError, UnknownId, DatabaseError."""
     refuse_used(folder)
     viewer = Viewer(home)
     try:
         extent = await choosing.whole(viewer, names, num_rollouts)
-        with counting("pages") as told:
-            return await freeze(viewer, extent, folder, told=told)
+        return await freeze(viewer, extent, folder, told=told)
     finally:
         await viewer.close()
 
@@ -39,6 +44,7 @@ async def write_report(
     campaign: CampaignId,
     directory: Path,
     num_rollouts: int | None = None,
+    told: Told = untold,
 ) -> tuple[Path, dict[str, Any]]:
     """Write the pages, summary.json and metrics.jsonl; gives the first page and the summary.
     `num_rollouts`: whose pages it has; None: as many as the kind of run asks for. Raises UnknownId,
@@ -48,8 +54,7 @@ async def write_report(
     viewer = Viewer(settings.home)
     try:
         extent = await choosing.for_report(viewer, campaign, num_rollouts)
-        with counting("pages of the report") as told:
-            copy = await freeze_into(viewer, extent, directory, REPORT_FILE, told)
+        copy = await freeze_into(viewer, extent, directory, REPORT_FILE, told)
     finally:
         await viewer.close()
     write(data, directory, copy.first)
