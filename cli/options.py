@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from cli.own_packages import import_beside
 from cli.terminal_text import echo
 from mainspring.artifacts.retention import Checkpoints
 
@@ -19,7 +20,9 @@ LONG = "this takes long; Postgres and Temporal answer"
 
 Home = Annotated[Path | None, typer.Option(help="State folder (default .mainspring).")]
 Json = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON.")]
-CampaignFile = Annotated[Path | None, typer.Argument(help="Campaign file (TOML).")]
+CampaignFile = Annotated[
+    Path | None, typer.Argument(help="Campaign file (TOML).", callback=import_beside)
+]
 StoredName = Annotated[
     str | None, typer.Option(help="Name of a stored campaign to resume, instead of its file.")
 ]

@@ -1,4 +1,5 @@
-"""The packages of this distribution, whose names others use too: `workflows`, `trainer`, `cli`.
+"""The packages of this distribution, whose names others use too: `workflows`, `trainer`, `cli`; and
+where modules of users are found.
 
 Invariant: a package of somebody else that Python finds under one of these names is told at the
 start, with its place; so are files of ours that another distribution has overwritten. Imported by
@@ -7,10 +8,13 @@ the command line.
 
 import base64
 import hashlib
+import os
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 
+from mainspring.config.registry import FOLDERS
 from mainspring.errors import ConfigError
 
 NAMES = (
@@ -32,6 +36,19 @@ def refuse_strangers() -> None:
                 remedy="install Mainspring into an environment of its own, and start it where "
                 f"neither the folder nor PYTHONPATH has a `{name}`",
             )
+
+
+def import_beside(file: Path | None) -> Path | None:
+    """Let this process and those that it starts find modules in the folder of a campaign file."""
+    if file is not None:
+        import_from([str(file.absolute().parent)])
+    return file
+
+
+def import_from(folders: Sequence[str]) -> None:
+    """The same for folders that a run was started with."""
+    known = os.environ.get(FOLDERS, "").split(os.pathsep)
+    os.environ[FOLDERS] = os.pathsep.join(dict.fromkeys(filter(None, (*known, *folders))))
 
 
 def overwritten() -> list[str]:

@@ -15,6 +15,7 @@ from mainspring.config.files.reading import (
     read_environments,
 )
 from mainspring.planning.assumptions import Given
+from mainspring.planning.known_models import MODELS
 from mainspring.planning.model_shape import read_shape
 from mainspring.planning.plan import plan_of
 from mainspring.tasks.any_task import read_task
@@ -22,7 +23,6 @@ from mainspring.tasks.own_task import OwnTask
 from mainspring.trajectories.imported import ImportedChat, read_line
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-MODELS = Path(__file__).parent / "data" / "models"
 FOLDERS = sorted(path for path in EXAMPLES.iterdir() if path.is_dir())
 
 

@@ -33,6 +33,17 @@ STAGES = {
 }
 
 
+FASTER = {
+    Stage.GENERATE: "faster with more engines (policy.engines), or fewer tokens of a rollout",
+    Stage.COMMANDS: "faster with more sandboxes at once: more nodes, or more room on each",
+    Stage.TRAIN: "faster with more ranks, larger micro-batches or trainer.lora",
+    Stage.CHECKPOINT: "faster with trainer.checkpoint_every above 1, or "
+    "trainer.checkpoint_in_background",
+    Stage.PUBLISH: 'faster with policy.publish = "collective", or a faster disk of the engines',
+}
+"""Ways to make each stage shorter."""
+
+
 def print_plan(planned: Planned, console: Any = None) -> None:
     from cli.tables import Screen
 
@@ -49,6 +60,7 @@ def print_plan(planned: Planned, console: Any = None) -> None:
     how = "rollouts and training overlap" if time.overlaps else "rollouts, then training"
     _say(console, f"a step takes about {duration(time.total_s)}: {how}", "bold")
     _say(console, f"bottleneck: {STAGES[time.bottleneck]}")
+    _say(console, f"            {FASTER[time.bottleneck]}")
     bubble = f"; pipeline stages wait {percent(time.bubble)} of it" if time.bubble else ""
     _say(console, f"training takes {_flops(time.flops)}, all ranks together{bubble}")
     console.print()
@@ -102,12 +114,12 @@ def _memory(planned: Planned) -> Any:
     table.add_section()
     table.add_row("in all", *(_gb(rank.peak.num_bytes) for rank in ranks), style="bold")
     table.add_row("number of ranks", *(f"{rank.kind.num_ranks}" for rank in ranks))
-    table.add_row("at its largest", *(rank.peak.name.value for rank in ranks))
+    table.add_row("most while it computes", *(rank.peak.name.value for rank in ranks))
     return table
 
 
 def _print_moments(planned: Planned, console: Any) -> None:
-    """The largest rank at other times, and the memory of a host."""
+    """The largest rank in its other phases, and the memory of a host."""
     plan = planned.plan
     largest, host = plan.largest, plan.host
     which = f" of a {largest.kind.name}" if len(plan.ranks) > 1 else ""
@@ -116,7 +128,7 @@ def _print_moments(planned: Planned, console: Any) -> None:
         for moment in largest.moments
         if moment is not largest.peak
     ]
-    _say(console, f"other times{which}: {', '.join(parts)}")
+    _say(console, f"in other phases{which}, GB: {', '.join(parts)}")
     ranks = f"{host.num_ranks} rank{'s' if host.num_ranks > 1 else ''}"
     _say(
         console,

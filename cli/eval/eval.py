@@ -124,7 +124,7 @@ def regrade(
         from mainspring.config.evaluations.regrade import RegradeConfig
 
         if campaign is None:
-            return await stored(run.db, chosen, RegradeConfig)
+            return await stored(run.db, chosen, RegradeConfig, run.settings.home)
         return await run.regrade_config(campaign, chosen)
 
     perform(config_of, output, retry, workers, home, as_json)

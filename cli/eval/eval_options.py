@@ -11,10 +11,14 @@ from typing import Annotated, Any
 import typer
 
 from cli.options import overrides
+from cli.own_packages import import_beside
 from mainspring.config.files.presets import Preset
 from mainspring.status import PolicyApi, Unverified
 
-File = Annotated[Path | None, typer.Argument(help="Campaign file (TOML); options override it.")]
+File = Annotated[
+    Path | None,
+    typer.Argument(help="Campaign file (TOML); options override it.", callback=import_beside),
+]
 Source = Annotated[
     str | None, typer.Option(help="Task set to evaluate on (`tasks list` shows them).")
 ]

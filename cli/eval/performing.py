@@ -31,7 +31,7 @@ def stored_run(name: str, raw: dict[str, Any]) -> Callable[[Any], Any]:
                 f"no evaluation {name} is stored, and a new one needs --source and --model",
                 remedy="give them, or correct --name (`mainspring campaign list` lists the runs)",
             )
-        config = await stored(run.db, name, EvaluationConfig)
+        config = await stored(run.db, name, EvaluationConfig, run.settings.home)
         values = {key: raw[key] for key in ("tasks", "policy", "agent", "prices") if raw.get(key)}
         values |= raw["evaluation"] | raw["run"]
         return changed(config, values, "eval run")

@@ -106,7 +106,7 @@ def verify(
         options = {"split": split, "slice": part, "concurrency": concurrency}
         values = {field: value for field, value in options.items() if value}
         values |= tries | ({"samples": times} if times > 1 else {})
-        config = await stored_run.stored(run.db, raw["name"], VerificationConfig)
+        config = await stored_run.stored(run.db, raw["name"], VerificationConfig, run.settings.home)
         return stored_run.changed(config, values, "tasks verify")
 
     async def perform() -> tuple[dict[str, Any], bool]:

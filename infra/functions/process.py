@@ -23,6 +23,7 @@ from typing import Any
 
 from infra.functions.labelled import LABEL, kill_labelled
 from infra.functions.messages import LINE_BYTES, Start, line, result_in
+from mainspring.config.registry import search_own_folders
 from mainspring.environments.protocol import CommandResult, WorldLost
 from mainspring.programs.functions import Returned
 from mainspring.words.causes import memory_kills
@@ -248,6 +249,7 @@ def environment_of(variables: Sequence[str]) -> dict[str, str]:
     passed = {name: os.environ[name] for name in VARIABLES if name in os.environ}
     own_variables = {name: os.environ[name] for name in variables if name in os.environ}
     # What this process can import the function's can, too.
+    search_own_folders()
     search = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
     return passed | QUIET | own_variables | {"PYTHONPATH": search}
 

@@ -53,5 +53,5 @@ def open_source(name: str, options: ImportOptions) -> TaskSource:
     raise UsageError(
         f"there is no file or folder {name}",
         remedy="a data set of the Hugging Face hub is named as in SWE-bench/SWE-bench_Verified, a "
-        "source of your own as package.module:Class",
+        "source of your own as package.module:Class or FILE.py:Class",
     )

@@ -10,6 +10,8 @@ Importing a path runs its code, so only configurations name paths, never tasks o
 
 import importlib
 import inspect
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -18,6 +20,18 @@ from mainspring.errors import ConfigError, MainspringError
 T = TypeVar("T")
 A = TypeVar("A")
 R = TypeVar("R")
+
+
+FOLDERS = "MAINSPRING_IMPORTS"
+"""Variable with the folders that modules of one's own are found in as well: that of the campaign
+file, which the processes of its command inherit."""
+
+
+def search_own_folders() -> None:
+    """After everything else, so that a file there hides no package; unlike PYTHONPATH."""
+    for folder in os.environ.get(FOLDERS, "").split(os.pathsep):
+        if folder and folder not in sys.path:
+            sys.path.append(folder)
 
 
 def is_path(name: str) -> bool:
@@ -136,12 +150,14 @@ class Registry(Mapping[str, T]):
                 else 'name your own as "package.module:name"',
             )
         module, _, attribute = path.partition(":")
+        search_own_folders()
         try:
             return getattr(importlib.import_module(module), attribute)
         except Exception as error:
             raise ConfigError(
                 f"{self.what} {name!r} cannot be imported: {type(error).__name__}: {error}",
-                remedy="install its package where commands and workers run"
+                remedy="put its file beside the campaign file, or install its package where "
+                "commands and workers run"
                 + (f", or choose from {self.names}" if self.names else ""),
             ) from error
 

@@ -38,7 +38,10 @@ def where(directory: Path) -> str:
 def check_is_directory(directory: Path) -> None:
     if not directory.is_dir():
         lost = _lost_version(directory)
-        raise ModelError(f"{where(directory)}: no such directory{lost}", remedy=_how(directory))
+        beside = "" if directory.is_absolute() else f" beside the campaign file or in {Path.cwd()}"
+        raise ModelError(
+            f"{where(directory)}: no such directory{beside}{lost}", remedy=_how(directory)
+        )
 
 
 def _lost_version(directory: Path) -> str:

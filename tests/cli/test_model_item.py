@@ -12,6 +12,7 @@ from cli.operations.checks.model_item import as_before, model_item
 from cli.operations.checks.task_items import of_the_tasks
 from cli.operations.machine.gpus_here import GpusHere
 from mainspring.config.campaign import CampaignConfig
+from mainspring.planning.known_models import MODELS
 from tests.infra.policy.tiny_model import CHATML, save_tiny_model
 
 
@@ -37,7 +38,7 @@ def test_sizes_that_divide_nothing_are_refused_with_both_numbers(
     assert found.state is State.MISSING and says in found.found and found.fix
 
 
-QWEN3_8B = Path(__file__).parents[1] / "data" / "models" / "qwen3-8b"
+QWEN3_8B = MODELS / "qwen3-8b"
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ from cli.main import app
 from cli.operations.machine.gpus_here import GpusHere, parsed
 from cli.operations.runs import campaign_plan
 from mainspring.errors import MainspringError
+from mainspring.planning.known_models import MODELS
 
 ROOT = Path(__file__).parents[2]
-MODELS = ROOT / "tests" / "data" / "models"
+
 CAMPAIGN = """
 name = "planned"
 [policy]
@@ -77,6 +78,17 @@ def test_gpus_of_this_machine_give_memory_and_peak(
     }
 
 
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-8B", "/models/Qwen3-8B"])
+def test_sizes_of_known_models_need_no_folder(write: Any, name: str) -> None:
+    change = (str(MODELS / "qwen3-8b"), name)
+    ended = run(write("qwen3-8b", change), "--gpu-memory-gb", "80")
+    assert ended.exit_code == 0, ended.output
+    printed = " ".join(ended.output.split())
+    assert "8.19 B parameters" in printed
+    assert "is not on this machine: planned with the sizes of qwen3-8b" in printed
+    assert "bottleneck: write the checkpoint" in printed and "trainer.checkpoint_every" in printed
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -84,7 +96,7 @@ def test_gpus_of_this_machine_give_memory_and_peak(
         (("= 4", "= 4\npipeline_parallel = 7"), "num_hidden_layers = 36"),
         (("max_context = 16384", "max_context = 65536"), "was made for 40960 tokens"),
         ((str(MODELS / "qwen3-8b"), "/nowhere/model"), "/nowhere/model: no such directory"),
-        ((str(MODELS / "qwen3-8b"), "Qwen/Qwen3-8B"), "name of the Hugging Face hub"),
+        ((str(MODELS / "qwen3-8b"), "Qwen/Qwen3-99B"), "name of the Hugging Face hub"),
         ((str(MODELS / "qwen3-8b"), str(MODELS)), "no config.json"),
         (("[trainer]", "[trainr]"), "trainr: no such field; did you mean trainer?"),
     ],

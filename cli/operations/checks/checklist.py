@@ -55,15 +55,16 @@ TRAINER_LIBRARIES = ("torch", "ray", "megatron")
 
 
 def require(campaign: str, items: Sequence[Item]) -> None:
-    """Raises UsageError or ServiceError, naming all that is missing."""
+    """Refuse what lacks something; its checklist was shown, which has what to do. Raises UsageError
+    or ServiceError."""
     missing = [item for item in items if item.state is State.MISSING]
     if not missing:
         return
     kind = ServiceError if all(item.is_service for item in missing) else UsageError
+    names = ", ".join(dict.fromkeys(item.what for item in missing))
     raise kind(
-        f"campaign {campaign} cannot start, nothing was stored:\n"
-        + "\n".join(f"  {item.what}: {item.found}" for item in missing),
-        remedy="; ".join(dict.fromkeys(item.fix for item in missing if item.fix)),
+        f"campaign {campaign} cannot start, nothing was stored; missing: {names}",
+        remedy='see the lines "missing" of the checklist above',
     )
 
 

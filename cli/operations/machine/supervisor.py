@@ -4,7 +4,8 @@ Invariants: at most one process supervises a campaign of a home folder (a lock t
 holder); one that was started in the background outlives the command and its terminal, and writes to
 a log. Stopping it stops the campaign's local processes, not the campaign: it waits in Temporal.
 
-<home>/run/train-<campaign>.lock    held by the supervisor; its process id
+<home>/run/train-<campaign>.lock    held by the supervisor; its process id, and in the second line
+                                    the folders that the run's own modules are in
 <home>/logs/train-<campaign>.log    what it prints in the background
 """
 
@@ -21,6 +22,7 @@ from typing import IO
 
 from cli.operations.machine.process_ends import LifeBegun
 from infra.stack import home as homes
+from mainspring.config.registry import FOLDERS
 from mainspring.errors import ServiceError, UsageError, WorkFailed
 from mainspring.words.wait import Wait, WaitKind
 
@@ -53,9 +55,7 @@ class Supervisor:
                     f"process {self._written()} trains campaign {self.campaign} already",
                     remedy=f"follow it: mainspring campaign watch {self.campaign}",
                 )
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+            _note(file)
             yield
 
     @contextmanager
@@ -64,10 +64,16 @@ class Supervisor:
         homes.make(self.home)
         with self._lock.open("a+") as file:
             if _locked(file, tries=1):
-                file.truncate(0)
-                file.write(str(os.getpid()))
-                file.flush()
+                _note(file)
             yield
+
+    def imports(self) -> list[str]:
+        """Folders in which the run's own modules were found when a process last was here."""
+        try:
+            _, _, folders = self._lock.read_text().partition("\n")
+        except FileNotFoundError:
+            return []
+        return [folder for folder in folders.split(os.pathsep) if folder]
 
     def was_here(self) -> bool:
         """Whether a process of this home was the supervisor at any time."""
@@ -137,9 +143,15 @@ class Supervisor:
         for _ in range(TRIES):
             text = self._lock.read_text()
             if text:
-                return int(text)
+                return int(text.split()[0])
             time.sleep(POLL_S)
         raise ServiceError(f"{self._lock} is held and names no process")
+
+
+def _note(file: IO[str]) -> None:
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n{os.environ.get(FOLDERS, '')}")
+    file.flush()
 
 
 def supervised(home: Path) -> list[tuple[str, int]]:

@@ -25,6 +25,7 @@ from mainspring.errors import ModelError
 from mainspring.model_folder.weights import has_weights
 from mainspring.planning.assumptions import Given
 from mainspring.planning.changes import Change, changes_that_fit
+from mainspring.planning.known_models import known_model, known_names
 from mainspring.planning.model_shape import ModelShape, read_shape, shape_of
 from mainspring.planning.plan import MemoryPlan, plan_of
 
@@ -106,12 +107,19 @@ def _shape(config: CampaignConfig) -> tuple[ModelShape, list[str]]:
             f"policy.model = {model!r} is a name at an endpoint; a plan needs the model's sizes",
             remedy="give its directory with --model; config.json suffices",
         )
-    directory = Path(model)
+    directory, notes = Path(model), list[str]()
+    if not directory.is_dir() and (known := known_model(model)) is not None:
+        notes.append(
+            f"{model} is not on this machine: planned with the sizes of {known.name}, which are "
+            "known here"
+        )
+        directory = known
     if not directory.is_dir() and not directory.is_absolute() and _HUB_NAME.fullmatch(model):
         raise ModelError(
             f"policy.model = {model!r} is a name of the Hugging Face hub, not a folder",
             remedy=f"download it (hf download {model} --local-dir models/{directory.name}) and "
-            "name the folder in policy.model; to plan, its config.json suffices",
+            "name the folder in policy.model; to plan, its config.json suffices (known without "
+            f"it: {', '.join(known_names())})",
         )
     shape = read_shape(directory)
     if shape.max_context is not None and config.policy.max_context > shape.max_context:
@@ -120,8 +128,7 @@ def _shape(config: CampaignConfig) -> tuple[ModelShape, list[str]]:
             f"{shape.max_context} tokens",
             remedy=f"set policy.max_context to {shape.max_context} or less",
         )
-    notes = []
-    if not has_weights(directory):
+    if not notes and not has_weights(directory):
         notes.append(f"{directory} has no weights: planned from its config.json alone")
     if config.trainer.lora.rank:
         notes.append(

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from cli.operations.machine.embedded_stack import up
+from cli.operations.machine.supervisor import Supervisor
+from cli.own_packages import import_from
 from infra.db.connect import with_database
 from infra.db.database import Database
 from infra.db.naming import campaign_named
@@ -38,10 +40,13 @@ def resuming(
     return f"mainspring {_COMMANDS[kind]} {shlex.join(['--name', name, *where])}"
 
 
-async def stored(db: Database, name: str, kind: type[RunT]) -> RunT:
-    """The configuration of a run of this `kind`. Raises UnknownId, and UsageError naming the
-    command of another kind."""
+async def stored(db: Database, name: str, kind: type[RunT], home: Path | None = None) -> RunT:
+    """The configuration of a run of this `kind`, whose own modules are found again where it was
+    started from a file at this `home`. Raises UnknownId, and UsageError naming the command of
+    another kind."""
     record = await campaign_named(db, name)
+    if home is not None:
+        import_from(Supervisor(home, record.id).imports())
     if not isinstance(record.config, kind):
         nouns = {CampaignKind.TRAIN: "a training campaign", CampaignKind.EVAL: "an evaluation"}
         raise UsageError(
@@ -68,7 +73,7 @@ async def stored_here(home: Path | None, name: str, kind: type[RunT]) -> RunT:
     configured = configured_settings(home)
     if not configured.database_url:
         await up(configured.home)
-    return await with_database(home, lambda db: stored(db, name, kind))
+    return await with_database(home, lambda db: stored(db, name, kind, configured.home))
 
 
 def refuse_no_store(home: Path | None, name: str) -> None:

@@ -1,12 +1,11 @@
 """Campaigns and models that tests of planning share."""
 
-from pathlib import Path
 from typing import Any
 
 from mainspring.config.campaign import CampaignConfig
+from mainspring.planning.known_models import MODELS
 from mainspring.planning.model_shape import ModelShape, read_shape
 
-MODELS = Path(__file__).parents[2] / "data" / "models"
 MCORE = {"device": "cuda", "engine": "mcore", "dtype": "bfloat16"}
 PLAIN = {"device": "cpu"}
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from mainspring.errors import ModelError
+from mainspring.planning.known_models import MODELS
 from mainspring.planning.model_shape import read_shape, shape_of
-
-MODELS = Path(__file__).parents[2] / "data" / "models"
 
 
 @pytest.mark.parametrize(
