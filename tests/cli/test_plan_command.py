@@ -81,7 +81,7 @@ def test_gpus_of_this_machine_give_memory_and_peak(
 @pytest.mark.parametrize("name", ["Qwen/Qwen3-8B", "/models/Qwen3-8B"])
 def test_sizes_of_known_models_need_no_folder(write: Any, name: str) -> None:
     change = (str(MODELS / "qwen3-8b"), name)
-    ended = run(write("qwen3-8b", change), "--gpu-memory-gb", "80")
+    ended = run(write("qwen3-8b", change), "--gpu-memory-gb", "141")
     assert ended.exit_code == 0, ended.output
     printed = " ".join(ended.output.split())
     assert "8.19 B parameters" in printed
