@@ -1,10 +1,12 @@
 """Plain lines of a run in progress: one on each change, none that repeats the last one at once."""
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
 
+from cli.operations.machine.supervisor import waited_here
 from cli.operations.runs import watch
 from cli.operations.runs.watch import RunWatch, Shown
 from mainspring.status import CampaignStatus
@@ -55,3 +57,18 @@ def test_what_is_retried_is_told_once_and_not_with_each_attempt(
         lines._print_line(CampaignStatus.RUNNING, seen)
         printed += [second] * len(capsys.readouterr().out.splitlines())
     assert printed == [0, 1, 17, 33, 49]
+
+
+def test_a_wait_counts_from_the_moment_when_the_workers_came() -> None:
+    began = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    waits = [
+        Wait("waiting for a sandbox node", since=began - timedelta(hours=3)),
+        Wait("waiting for a reply", since=began + timedelta(seconds=9)),
+        Wait("waiting for a person"),
+    ]
+    told = [wait.line(began + timedelta(seconds=10)) for wait in waited_here(waits, began)]
+    assert told == [
+        "waiting for a sandbox node (for 10 s)",
+        "waiting for a reply (for 1 s)",
+        "waiting for a person",
+    ]

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import IO
 
@@ -146,6 +147,14 @@ class Supervisor:
                 return int(text.split()[0])
             time.sleep(POLL_S)
         raise ServiceError(f"{self._lock} is held and names no process")
+
+
+def waited_here(waits: Sequence[Wait], began: datetime) -> list[Wait]:
+    """Waits of a run whose workers came at `began`: before, nothing moved because nothing ran."""
+    return [
+        wait if wait.since is None else replace(wait, since=max(wait.since, began))
+        for wait in waits
+    ]
 
 
 def _note(file: IO[str]) -> None:

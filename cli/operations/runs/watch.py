@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 
@@ -25,7 +25,7 @@ from rich.text import Text
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from cli.operations.machine.supervisor import starting
+from cli.operations.machine.supervisor import starting, waited_here
 from cli.tables import Label, Screen, Table
 from cli.terminal_text import plain
 from infra.db.database import Database
@@ -131,6 +131,7 @@ class RunWatch:
         self._keys_at: dict[str, float] = {}
         """States of the last UNCHANGED_EVERY_S, each with the time when it was last seen."""
         self._line = ""
+        self._began: datetime | None = None
         self._looked_at = -LOOK_EVERY_S
         self._moves = Moves()
 
@@ -267,7 +268,8 @@ class RunWatch:
             return self._moves
         found = waits(scene)
         if self._logs is not None:
-            found = starting(found, self._logs.parent, os.getpid())
+            self._began = self._began or scene.at
+            found = waited_here(starting(found, self._logs.parent, os.getpid()), self._began)
         lines = tuple(wait.line(scene.at) for wait in found)
         kinds = tuple(wait.kind for wait in found)
         self._moves = Moves(tuple(doing(scene)), tuple(found), lines, kinds, told, happened)
