@@ -14,7 +14,6 @@ from infra.db.reading import (
     bundles,
     endings,
     evaluations,
-    fingerprints,
     task_sets,
     trained_steps,
 )
@@ -24,7 +23,8 @@ from infra.db.reading.judge_warnings import warnings_of_all
 from infra.db.reading.trained_steps import Step
 from infra.db.runs import campaigns, events
 from infra.db.runs.campaigns import CampaignRecord
-from infra.db.training import policies, sft
+from infra.db.training import policies
+from mainspring.artifacts.reproducibility import CampaignFingerprint
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.run import RunConfig
 from mainspring.config.sft import SftConfig
@@ -92,7 +92,7 @@ async def collect(database: Database, campaign: CampaignId, *, temporal_ui: str 
         sets=of_sets,
         suspicions=ended.suspicions,
         bundles=ran_from,
-        fingerprint=await fingerprints.read(database, record) if reproducible else None,
+        fingerprint=await _fingerprint(database, record) if reproducible else None,
         supervised=await _supervised(database, record),
         warnings=_warnings(record, steps, untrained),
         parent=record.parent,
@@ -123,9 +123,17 @@ def _without_gap(metrics: Mapping[str, float | None]) -> dict[str, float | None]
     return {name: value for name, value in metrics.items() if not name.startswith("logprob_gap")}
 
 
+async def _fingerprint(database: Database, record: CampaignRecord) -> CampaignFingerprint:
+    from infra.db.reading import fingerprints  # it loads numpy
+
+    return await fingerprints.read(database, record)
+
+
 async def _supervised(database: Database, record: CampaignRecord) -> Supervised | None:
     if not isinstance(record.config, SftConfig):
         return None
+    from infra.db.training import sft  # it loads numpy
+
     data = await sft.data_of(database, record.id)
     newest = await policies.latest_policy(database, record.id)
     num_steps = record.config.trainer.steps_of(data.num_samples)

@@ -6,6 +6,7 @@ None means "not measured", never zero; lists are in order of step or version.
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from infra.db.reading.agents import AgentFigures
 from infra.db.reading.evaluations import Evaluation
@@ -13,10 +14,12 @@ from infra.db.reading.task_sets import SetFigures
 from infra.db.reading.trained_steps import Composition, Lengths, Step
 from infra.db.runs.campaign_record import Parent
 from infra.db.runs.events import EventRecord
-from infra.db.training.sft import StoredSftData
 from mainspring.artifacts.reproducibility import CampaignFingerprint
 from mainspring.config.files.changes import FieldChange
 from mainspring.status import CampaignStatus, Sampling
+
+if TYPE_CHECKING:  # it loads numpy, and `campaign show` reads no tokens
+    from infra.db.training.sft import StoredSftData
 
 HELDOUT_TEMPLATES = "heldout_templates"
 
@@ -43,7 +46,7 @@ class Totals:
 class Supervised:
     """Samples and result of a supervised run."""
 
-    data: StoredSftData
+    data: "StoredSftData"
     num_steps: int
     """Steps of the whole run."""
     model: str | None

@@ -145,7 +145,7 @@ async def test_a_start_tells_what_it_does(idle: StackInfo, db: Database, tmp_pat
         gone = stored | {"policy": stored["policy"] | {"model": "/no/such"}}
         await connection.execute(update(CampaignRow).where(row).values(config=gone))
     refused = refusal(await run(idle, "campaign", "start", "--name", "told"))
-    assert "/no/such: no such directory" in refused.message
+    assert refused.message.endswith("missing: model")
     await campaigns.set_status(db, CampaignId("told"), CampaignStatus.FINISHED)
     ended = await run(idle, "campaign", "start", "--name", "told")
     assert ended.exit_code == 0

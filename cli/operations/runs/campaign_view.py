@@ -6,8 +6,6 @@ Needs the database; Temporal is asked while the campaign runs, and told of when 
 from dataclasses import dataclass
 from pathlib import Path
 
-from temporalio.service import RPCError
-
 from cli.operations.machine.supervisor import Supervisor, starting
 from cli.operations.runs.stored_run import resuming
 from infra.db.connect import with_recorded_namespace
@@ -16,8 +14,6 @@ from infra.db.naming import campaign_named
 from infra.db.nodes.clocks import clocks
 from infra.db.runs import campaigns
 from infra.db.runs.campaigns import CampaignRecord
-from infra.temporal.connection import connect, settled
-from infra.temporal.seen_waits import look
 from mainspring.artifacts import layout
 from mainspring.config.settings import Settings
 from mainspring.errors import TemporalError
@@ -72,6 +68,12 @@ async def _moves(
         return (), (Wait(error.message, error.remedy),)
     if record.status in ENDED:
         return (), ()
+    # Loading what asks Temporal takes as long as all the rest of the command.
+    from temporalio.service import RPCError
+
+    from infra.temporal.connection import connect, settled
+    from infra.temporal.seen_waits import look
+
     try:
         scene = await look(db, await connect(await settled(settings, db)), record, settings.home)
     except TemporalError as error:

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from cli.operations.machine.embedded_stack import up
 from cli.operations.machine.supervisor import Supervisor
 from cli.own_packages import import_from
 from infra.db.connect import with_database
@@ -69,6 +68,8 @@ def refuse_retrained(record: CampaignRecord) -> None:
 
 async def stored_here(home: Path | None, name: str, kind: type[RunT]) -> RunT:
     """The same, with the embedded services started first where the home has a store."""
+    from cli.operations.machine.embedded_stack import up  # it loads what few commands need
+
     refuse_no_store(home, name)
     configured = configured_settings(home)
     if not configured.database_url:
