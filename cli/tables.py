@@ -47,6 +47,11 @@ class Screen(rich.console.Console):
 
 
 class Table(rich.table.Table):
+    """Plain: columns without lines between, for people and for `cut`."""
+
+    def __init__(self, *headers: Any, **options: Any) -> None:
+        super().__init__(*headers, **{"box": None, "pad_edge": False} | options)
+
     def add_column(
         self,
         header: Any = "",

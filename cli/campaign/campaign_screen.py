@@ -34,7 +34,7 @@ def print_list(rows: list[dict[str, Any]]) -> None:
     if not rows:
         console.print("no campaign is stored; start one: `mainspring quickstart`")
         return
-    table = Table("name", "kind", "status", "done", "resolved", "created", box=None, pad_edge=False)
+    table = Table("name", "kind", "status", "done", "resolved", "created")
     for column in (3, 4):
         table.columns[column].justify = "right"
     # A name is copied into the next command: dates and words fold before it does.
@@ -184,7 +184,7 @@ def _print_results(console: Any, data: Any) -> None:
     from mainspring.status import Sampling
     from reports.data import HELDOUT_TEMPLATES
 
-    table = Table("resolved", "before", "after", box=None, pad_edge=False)
+    table = Table("resolved", "before", "after")
     for column in (1, 2):
         table.columns[column].justify = "right"
     for label, split, sampling in (
@@ -228,7 +228,7 @@ def _steps(data: Any, num_steps: int, *, retrained: bool = False) -> Any:
         names = ("step", "reward", *OFF_POLICY, "entropy", "grad norm", "time")
     steps = data.steps[-NUM_STEPS:]
     caption = f"the last {len(steps)} of {len(data.steps)} steps; {num_steps} are planned"
-    table = Table(*names, box=None, pad_edge=False, caption=caption, caption_justify="left")
+    table = Table(*names, caption=caption, caption_justify="left")
     for column in table.columns:
         column.justify = "right"
     for step in steps:

@@ -83,7 +83,7 @@ def _print(done: Any) -> None:
     from cli.campaign.campaign_screen import OFF_POLICY, far
     from cli.tables import Screen, Table
 
-    table = Table("step", "batch of step", *OFF_POLICY, box=None, pad_edge=False)
+    table = Table("step", "batch of step", *OFF_POLICY)
     for column in table.columns:
         column.justify = "right"
     for each in done.steps:

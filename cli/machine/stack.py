@@ -1,6 +1,7 @@
 """`mainspring up | down | status`: the embedded Postgres and Temporal."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -80,7 +81,10 @@ def down(home: Home = None, as_json: Json = False) -> None:
 
 @app.command()
 def status(home: Home = None, as_json: Json = False) -> None:
-    """Show whether Postgres and Temporal are up. Exits 3 if not."""
+    """Show Postgres, Temporal and the processes of this home. Exits 3 if a service is down.
+
+    Processes are those of this machine; `mainspring node list` has the nodes of all machines.
+    """
     if not _show(home, as_json):
         raise typer.Exit(3)
 
@@ -96,8 +100,10 @@ def _show(home: Path | None, as_json: bool) -> bool:
 
     from cli.operations.machine.embedded_stack import ServiceState
     from cli.operations.machine.embedded_stack import status as look
+    from cli.operations.machine.home_processes import working_in
     from cli.tables import Screen, Table
     from infra.db.connect import open_database, with_recorded_namespace
+    from infra.stack import viewer_address
     from mainspring.config.settings import load_settings
 
     async def ask() -> tuple[list[ServiceState], str]:
@@ -109,17 +115,25 @@ def _show(home: Path | None, as_json: bool) -> bool:
         return states, settings.temporal_link
 
     states, link = run_spoken(home, ask())
+    folder = _home(home)
+    processes, viewer = working_in(folder), viewer_address.found(folder)
     healthy = all(state.healthy for state in states)
     if as_json:
         services = [state.as_dict() for state in states]
-        typer.echo(json.dumps({"services": services, "temporal_ui": link}))
+        told = {"services": services, "temporal_ui": link, "viewer": viewer}
+        typer.echo(json.dumps(told | {"processes": [asdict(each) for each in processes]}))
         return healthy
-    table = Table("service", "address", "pid", "state")
+    table = Table("part", "address", "pid", "state")
     for state in states:
         word = Text(plain(state.problem or "answers"), style="red" if state.problem else "green")
         table.add_row(state.service, state.address or "-", str(state.pid or "-"), word)
+    for each in processes:
+        state = f"runs {each.run}" if each.run else "runs"
+        table.add_row(each.command or "-", "-", str(each.pid), state)
     console = Screen()
     console.print(table)
+    if viewer:
+        console.print(f"viewer       {viewer}", soft_wrap=True)
     if link and states[-1].healthy:
         console.print(f"Temporal UI  {link}", soft_wrap=True)
     return healthy

@@ -110,7 +110,8 @@ async def test_what_cannot_be_restored_is_named_and_nothing_is_touched(
         fcntl.flock(lock, fcntl.LOCK_EX)
         lock.write(str(os.getpid()))
         lock.flush()
-        assert (os.getpid(), "runs kept") in working_in(home)
+        [here] = [each for each in working_in(home) if each.pid == os.getpid()]
+        assert (here.run, here.told) == ("kept", "runs kept")
         told = await refused(home, "restore", str(kept), "--replace")
         assert f"process {os.getpid()} runs kept" in told
 

@@ -121,10 +121,9 @@ async def _restore(
 
 def _refuse_in_use(home: Path) -> None:
     if running := working_in(home):
-        pid, what = running[0]
         more = f", and {len(running) - 1} more work there" if len(running) > 1 else ""
         raise UsageError(
-            f"process {pid} {what} in {home}{more}",
+            f"process {running[0].pid} {running[0].told} in {home}{more}",
             remedy="stop it first: Ctrl-C there, `kill PROCESS`, or for a campaign `mainspring "
             "train --name NAME --stop`",
         )

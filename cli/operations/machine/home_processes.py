@@ -6,6 +6,7 @@ another user whose environment may not be read counts as none.
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -17,17 +18,32 @@ _WORKING = ("worker", "train", "quickstart", "sft", "eval", "tasks", "view", "se
 _OPTION = "--home"
 
 
-def working_in(home: Path) -> list[tuple[int, str]]:
-    """Each process with the command that it runs."""
-    commands = {pid: f"runs {name}" for name, pid in supervised(home)}
+@dataclass(frozen=True, slots=True)
+class HomeProcess:
+    pid: int
+    command: str
+    """The first words after `mainspring`; empty where it cannot be read."""
+    run: str | None
+    """The run whose workers it brings."""
+
+    @property
+    def told(self) -> str:
+        """What follows "process N"."""
+        return f"is `mainspring {self.command}`" if self.run is None else f"runs {self.run}"
+
+
+def working_in(home: Path) -> list[HomeProcess]:
+    """By their ids."""
+    runs = {pid: name for name, pid in supervised(home)}
+    found = {pid: HomeProcess(pid, "", name) for pid, name in runs.items()}
     for process in psutil.process_iter(["pid", "cmdline"]):
         words = process.info["cmdline"] or []
         command = _command(words)
-        if command is None or process.pid == os.getpid() or process.pid in commands:
+        if command is None or process.pid == os.getpid():
             continue
-        if _home(process, words) == home.resolve():
-            commands[process.pid] = f"is `mainspring {command}`"
-    return sorted(commands.items())
+        if process.pid in runs or _home(process, words) == home.resolve():
+            found[process.pid] = HomeProcess(process.pid, command, runs.get(process.pid))
+    return [found[pid] for pid in sorted(found)]
 
 
 def _command(words: Sequence[str]) -> str | None:
