@@ -21,7 +21,7 @@ from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 from infra.tracking.protocol import TrackedBy
 from mainspring.status import CampaignStatus
 from mainspring.training.tracking import TRACES, PointId, TracedStep
-from mainspring.trajectories.spans import PlacedSpan, SpanKind, Trace, Value
+from mainspring.trajectories.spans import PlacedSpan, SpanKind, Trace, Value, attribute_name
 
 MARKER = "traces/logged"
 """Metric of the run: how many traces each step has."""
@@ -35,12 +35,6 @@ _TYPES = {
     SpanKind.JUDGE: "EVALUATOR",
     SpanKind.GRADE: "EVALUATOR",
 }
-_GEN_AI = {
-    "model": "gen_ai.request.model",
-    "input_tokens": "gen_ai.usage.input_tokens",
-    "output_tokens": "gen_ai.usage.output_tokens",
-}
-"""Attributes that have a name of their own in OpenTelemetry."""
 
 
 class MlflowTraces:
@@ -80,7 +74,7 @@ def _span(trace: Trace, placed: PlacedSpan) -> MlflowSpan:
         "mlflow.traceRequestId": _trace_id(trace),
         "mlflow.spanType": _TYPES[span.kind],
         "mainspring.kind": span.kind,
-        **{_GEN_AI.get(name, f"mainspring.{name}"): v for name, v in span.attributes.items()},
+        **{attribute_name(name): value for name, value in span.attributes.items()},
         **_content("mlflow.spanInputs", span.inputs),
         **_content("mlflow.spanOutputs", span.outputs),
         **_usage(span.attributes),

@@ -17,6 +17,13 @@ from mainspring.words.plain_text import plain
 
 TEXT_CHARS = 4_000
 """Characters of one text in a trace: its beginning and its end. The store has the whole."""
+_GEN_AI = {
+    "operation": "gen_ai.operation.name",
+    "model": "gen_ai.request.model",
+    "temperature": "gen_ai.request.temperature",
+    "input_tokens": "gen_ai.usage.input_tokens",
+    "output_tokens": "gen_ai.usage.output_tokens",
+}
 Value: TypeAlias = str | int | float | bool
 Content: TypeAlias = Mapping[str, Value]
 
@@ -89,6 +96,11 @@ class Trace:
 
 def _number(text: str, num_bytes: int) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:num_bytes], "big") or 1
+
+
+def attribute_name(name: str) -> str:
+    """A fact's name in OpenTelemetry: its own one for generative AI, else one of Mainspring's."""
+    return _GEN_AI.get(name, f"mainspring.{name}")
 
 
 def bounded(text: str) -> str:
