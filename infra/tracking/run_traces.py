@@ -1,10 +1,10 @@
 """Traces of workflow runs: Temporal's interceptor for OpenTelemetry, with one trace for each run.
 
-Invariants: the id of a run's trace is the run's own id, whichever worker replays it and whoever
-started it, so that a campaign of many days is no single trace, and a trace is found by what
-Temporal's UI shows; the run's root span is sent by the worker that ends it, and never by a replay.
-Headers are all that it adds to a history: a run continues under workers with it and without it.
-Imported by `telemetry` alone, as it loads OpenTelemetry.
+Invariants: the id of a run's trace is the run's own id, so that workers agree on it without asking,
+a campaign of many days is no single trace, and a trace is found by what Temporal's UI shows; the
+worker that ends a run sends its root span, and a replay sends nothing. Headers are all that is
+added to a history: a run continues under workers with spans and without. Imported by `telemetry`
+alone, as it loads OpenTelemetry.
 """
 
 import uuid
@@ -60,7 +60,7 @@ class RunTraces(TracingInterceptor):
         return super().intercept_activity(_ActivityFacts(next))
 
     def _context_from_headers(self, headers: Mapping[str, Payload]) -> Context | None:
-        """Of its run, where the worker of its workflow sends no spans."""
+        """The run's own context, where the worker of its workflow sends no spans."""
         found = super()._context_from_headers(headers)
         run_id = activity.info().workflow_run_id if activity.in_activity() else None
         if found is not None or run_id is None:
@@ -108,7 +108,7 @@ class _ActivityFacts(ActivityInboundInterceptor):
 
 
 class RunTrace(TracingWorkflowInboundInterceptor):
-    """Of one run."""
+    """Takes the run's own trace in the place of the one that started it."""
 
     def _load_workflow_context_carrier(self) -> dict[str, Any]:
         if self._workflow_context_carrier is None:

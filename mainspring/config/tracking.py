@@ -53,7 +53,7 @@ class MlflowConfig(Section):
     traces_per_step: Annotated[int, Within(le=MAX_TRACES), Added.SINCE] = Field(default=0, ge=0)
     """Number of rollouts of each step that are sent as traces, with a span for each turn, reply,
     command, judgement and grade: in turn the one of the highest reward, that of the lowest, and one
-    that was masked. 0: none."""
+    that was masked. 0: none. A supervised run has no rollouts, and must leave it at 0."""
 
 
 class WandbConfig(Section):

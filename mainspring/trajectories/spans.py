@@ -44,7 +44,7 @@ class SpanKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TraceSpan:
     name: str
     """Unique among its siblings."""
     kind: SpanKind
@@ -55,7 +55,7 @@ class Span:
     outputs: Content = field(default_factory=dict)
     error: str | None = None
     """Why it failed; None: it did not."""
-    children: tuple["Span", ...] = ()
+    children: tuple["TraceSpan", ...] = ()
 
     def __post_init__(self) -> None:
         assert self.start <= self.end, f"span {self.name} ends before it begins"
@@ -63,7 +63,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class PlacedSpan:
-    span: Span
+    span: TraceSpan
     id: int
     """64 bits, not 0; unique in its trace."""
     parent: int | None
@@ -74,7 +74,7 @@ class PlacedSpan:
 class Trace:
     key: str
     """Text that its ids follow from: no other trace has it, in whatever store."""
-    root: Span
+    root: TraceSpan
     tags: Mapping[str, str]
 
     @property
@@ -86,7 +86,7 @@ class Trace:
         """The root first, each before its children."""
         yield from self._placed(self.root, self.key, None)
 
-    def _placed(self, span: Span, path: str, parent: int | None) -> Iterator[PlacedSpan]:
+    def _placed(self, span: TraceSpan, path: str, parent: int | None) -> Iterator[PlacedSpan]:
         path = f"{path}\n{span.name}"
         placed = PlacedSpan(span, _number(path, 8), parent)
         yield placed

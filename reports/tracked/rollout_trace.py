@@ -20,7 +20,7 @@ from mainspring.status import Verdict
 from mainspring.tasks.criterion import GradeReport
 from mainspring.training.tracking import TrackedModel
 from mainspring.trajectories.costs import num_completion_tokens, num_prompt_tokens
-from mainspring.trajectories.spans import Span, SpanKind, Trace, bounded, present
+from mainspring.trajectories.spans import SpanKind, Trace, TraceSpan, bounded, present
 from mainspring.trajectories.turns import Call, Execution, by_call
 from reports import program_view
 from reports.program_view import ShownRequest
@@ -71,7 +71,7 @@ def trace_of(played: PlayedRollout, model: TrackedModel) -> Trace:
     start = min([begun, *(child.start for child in children)])
     return Trace(
         key=f"{model.campaign_uid}\n{record.id}\n{record.epoch}",
-        root=Span(
+        root=TraceSpan(
             name=f"rollout {record.id}",
             kind=SpanKind.ROLLOUT,
             start=start,
@@ -111,10 +111,12 @@ def trace_of(played: PlayedRollout, model: TrackedModel) -> Trace:
     )
 
 
-def _turn(played: PlayedRollout, model: TrackedModel, call: Call, ran: Sequence[Execution]) -> Span:
+def _turn(
+    played: PlayedRollout, model: TrackedModel, call: Call, ran: Sequence[Execution]
+) -> TraceSpan:
     reply = _reply(played, model, call)
     commands = [_command(played, each, reply.end) for each in ran]
-    return Span(
+    return TraceSpan(
         name=f"turn {call.number + 1}",
         kind=SpanKind.TURN,
         start=reply.start,
@@ -130,11 +132,11 @@ def _turn(played: PlayedRollout, model: TrackedModel, call: Call, ran: Sequence[
     )
 
 
-def _reply(played: PlayedRollout, model: TrackedModel, call: Call) -> Span:
+def _reply(played: PlayedRollout, model: TrackedModel, call: Call) -> TraceSpan:
     period = played.times.replies[call.number]
-    parts = call.reply
+    parts, asked = call.reply, _asked(played, call)
     called = [f"{each.name} {each.arguments}" for each in parts.tool_calls]
-    return Span(
+    return TraceSpan(
         name="reply",
         kind=SpanKind.REPLY,
         start=period.start,
@@ -148,7 +150,7 @@ def _reply(played: PlayedRollout, model: TrackedModel, call: Call) -> Span:
             engine=call.engine or None,
             latency_s=call.latency_s,
         ),
-        inputs={"new messages": bounded(_asked(played, call))},
+        inputs={"new messages": bounded(asked)} if asked else {},
         outputs=present(
             reply=bounded("\n".join([call.text, *called])),
             reasoning=bounded(parts.reasoning) if parts.reasoning else None,
@@ -169,9 +171,9 @@ def _asked(played: PlayedRollout, call: Call) -> str:
     return "\n".join(each.output.decode(errors="replace") for each in ran)
 
 
-def _command(played: PlayedRollout, done: Execution, after: datetime) -> Span:
+def _command(played: PlayedRollout, done: Execution, after: datetime) -> TraceSpan:
     period = played.times.commands.get((done.call, done.index), Period(after, after))
-    return Span(
+    return TraceSpan(
         name=f"command {done.index + 1}",
         kind=SpanKind.COMMAND,
         start=period.start,
@@ -189,12 +191,12 @@ def _command(played: PlayedRollout, done: Execution, after: datetime) -> Span:
     )
 
 
-def _judge(played: PlayedRollout, record: JudgementRecord) -> Span:
+def _judge(played: PlayedRollout, record: JudgementRecord) -> TraceSpan:
     judgement = record.judgement
     period = played.times.judgements[judgement.judge, judgement.of, judgement.call]
     votes = {f"vote {n + 1}": bounded(vote.text) for n, vote in enumerate(record.votes)}
     values = {f"vote.{n + 1}": vote.value for n, vote in enumerate(record.votes)}
-    return Span(
+    return TraceSpan(
         name=f"judge {judgement.judge} {judgement.of} {judgement.call}",
         kind=SpanKind.JUDGE,
         start=period.start,
@@ -213,7 +215,7 @@ def _judge(played: PlayedRollout, record: JudgementRecord) -> Span:
     )
 
 
-def _grade(played: PlayedRollout, verdict: Verdict, over: datetime) -> Span:
+def _grade(played: PlayedRollout, verdict: Verdict, over: datetime) -> TraceSpan:
     """Nothing ran where there is no patch: it then stands at the rollout's end."""
     period = played.times.grading or Period(over, over)
     report = played.report
@@ -226,7 +228,7 @@ def _grade(played: PlayedRollout, verdict: Verdict, over: datetime) -> Span:
             tests_passed=report.tests_passed,
         )
     )
-    return Span(
+    return TraceSpan(
         name="grade",
         kind=SpanKind.GRADE,
         start=period.start,

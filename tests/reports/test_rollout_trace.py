@@ -18,7 +18,7 @@ from mainspring.rewards.votes import Vote
 from mainspring.status import SandboxPurpose, Verdict
 from mainspring.tasks.criterion import GradeReport
 from mainspring.training.tracking import TRACES, TrackedModel
-from mainspring.trajectories.spans import TEXT_CHARS, Span, SpanKind
+from mainspring.trajectories.spans import TEXT_CHARS, SpanKind, TraceSpan
 from reports.tracked import rollout_trace
 from reports.tracked.step_traces import StepTraces, chosen_rollouts
 
@@ -53,7 +53,7 @@ async def play(db: Database, rollout: RolloutId, reward: float | None) -> None:
     await finish(db, rollout, epoch, reward)
 
 
-async def traced(db: Database) -> Span:
+async def traced(db: Database) -> TraceSpan:
     await begin_campaign(db)
     _, [rollout] = await add_group(db, size=1)
     await play(db, rollout, 1.0)

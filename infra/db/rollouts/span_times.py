@@ -35,7 +35,7 @@ class SpanTimes:
 
 
 async def read(db: Database, rollout: RolloutId, epoch: int) -> SpanTimes:
-    """Raises DatabaseError."""
+    """Times of one epoch's replies, commands, judgements and grading. Raises DatabaseError."""
     call, ran, vote, judged, box = CallRow, ExecutionRow, JudgeVoteRow, JudgementRow, SandboxRow
     seconds = func.make_interval(0, 0, 0, 0, 0, 0, call.latency_s)
     replies = select(call.number, call.created_at - seconds, call.created_at).where(

@@ -23,7 +23,7 @@ from mlflow.tracking import MlflowClient
 from infra.tracking.mlflow_traces import MARKER, MlflowTraces
 from infra.tracking.mlflow_tracker import MlflowTracker
 from mainspring.training.tracking import TRACES, PointId, TracedStep
-from mainspring.trajectories.spans import Span, SpanKind, Trace
+from mainspring.trajectories.spans import SpanKind, Trace, TraceSpan
 
 SERVER = Path(os.environ.get("MLFLOW_PROGRAM", ".venv-mlflow/bin/mlflow"))
 """The whole package mlflow has it; the extra has its client alone."""
@@ -35,9 +35,11 @@ needs_server = pytest.mark.skipif(
 )
 
 
-def span(name: str, kind: SpanKind, start_s: float, end_s: float, *children: Span) -> Span:
+def span(
+    name: str, kind: SpanKind, start_s: float, end_s: float, *children: TraceSpan
+) -> TraceSpan:
     tokens = {"input_tokens": 30, "output_tokens": 12, "model": "tiny"}
-    return Span(
+    return TraceSpan(
         name,
         kind,
         START + timedelta(seconds=start_s),

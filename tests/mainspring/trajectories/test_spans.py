@@ -4,13 +4,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mainspring.trajectories.spans import TEXT_CHARS, Span, SpanKind, Trace, bounded
+from mainspring.trajectories.spans import TEXT_CHARS, SpanKind, Trace, TraceSpan, bounded
 
 START = datetime(2026, 11, 28, tzinfo=UTC)
 
 
-def span(name: str, *children: Span, seconds: float = 1.0) -> Span:
-    return Span(name, SpanKind.TURN, START, START + timedelta(seconds=seconds), children=children)
+def span(name: str, *children: TraceSpan, seconds: float = 1.0) -> TraceSpan:
+    return TraceSpan(
+        name, SpanKind.TURN, START, START + timedelta(seconds=seconds), children=children
+    )
 
 
 def trace(key: str = "uid\nfirst/g000000/000\n0") -> Trace:
