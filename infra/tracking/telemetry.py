@@ -12,7 +12,9 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import structlog
 
@@ -68,12 +70,12 @@ def begin(role: str) -> None:
     resource = Resource.create().merge(own).merge(OTELResourceDetector().detect())
     # Not the global one: that is left to libraries which have spans of their own.
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    processor = BatchSpanProcessor(_told(OTLPSpanExporter(), endpoint.url))
+    processor = BatchSpanProcessor(_told(OTLPSpanExporter(), endpoint.shown))
     provider.add_span_processor(processor)
     _provider = provider
     _interceptors.append(RunTraces(provider, processor))
     spans.use(provider.get_tracer("mainspring"))
-    log.info("spans are sent to a collector", collector=endpoint.url)
+    log.info("spans are sent to a collector", collector=endpoint.shown)
 
 
 def interceptors() -> "Sequence[Interceptor]":
@@ -95,10 +97,12 @@ def end() -> None:
     flushing.join(FLUSH_S)
 
 
+@dataclass(frozen=True, slots=True)
 class _Endpoint:
-    def __init__(self, name: str, url: str) -> None:
-        self.name = name
-        self.url = url
+    name: str
+    """Name of the variable."""
+    shown: str
+    """Its URL without a name and a password."""
 
 
 def _endpoint() -> _Endpoint | None:
@@ -127,10 +131,11 @@ def _endpoint() -> _Endpoint | None:
             f"{name} = {url!r} is no URL of a collector",
             remedy="give one with its scheme, as http://collector:4318",
         )
-    return _Endpoint(name, url)
+    parts = urlsplit(url)
+    return _Endpoint(name, parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl())
 
 
-def _told(exporter: "SpanExporter", url: str) -> "SpanExporter":
+def _told(exporter: "SpanExporter", collector: str) -> "SpanExporter":
     """The exporter, with one line a minute in the place of its own many."""
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
@@ -148,7 +153,9 @@ def _told(exporter: "SpanExporter", url: str) -> "SpanExporter":
             result = exporter.export(spans)
             if result is SpanExportResult.SUCCESS:
                 if self._num_lost:
-                    log.info("the collector answers again", collector=url, lost=self._num_lost)
+                    log.info(
+                        "the collector answers again", collector=collector, lost=self._num_lost
+                    )
                 self._num_lost, self._told_at = 0, None
                 return result
             self._num_lost += len(spans)
@@ -157,7 +164,7 @@ def _told(exporter: "SpanExporter", url: str) -> "SpanExporter":
                 self._told_at = now
                 log.warning(
                     "the collector takes no spans; they are lost, and all else continues",
-                    collector=url,
+                    collector=collector,
                     lost=self._num_lost,
                     reason=last.text,
                 )

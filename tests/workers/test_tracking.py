@@ -23,7 +23,7 @@ from mainspring.artifacts import layout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignStatus
-from mainspring.training.tracking import STEPS, Point, PointId
+from mainspring.training.tracking import STEPS, Point, PointId, TracedStep
 from tests.waiting import until
 from workers import tracking
 
@@ -175,6 +175,35 @@ async def test_a_tracker_that_is_down_is_told_of_once_and_gets_all_later(
     assert [line["event"] for line in lines if line["log_level"] == "info"] == [
         "tracker answers again"
     ]
+
+
+async def test_traces_that_cannot_be_sent_hold_up_no_figures(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
+    from infra.tracking.mlflow_traces import MlflowTraces
+
+    for name in ("LOOK_S", "ATTEMPT_PAUSE_S"):
+        monkeypatch.setattr(tracking, name, 0.05)
+
+    def refuse(self: MlflowTraces, points: Sequence[TracedStep]) -> None:
+        raise NotImplementedError("log_spans is not supported: the server is 2.0")
+
+    monkeypatch.setattr(MlflowTraces, "send", refuse)
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    await begin(db, mlflow={"uri": uri, "traces_per_step": 1})
+    with structlog.testing.capture_logs() as lines:
+        following = asyncio.create_task(tracking.follow(db, CAMPAIGN, tmp_path))
+        for step in (1, 2):
+            await train(db, step)
+        await until(lambda: logged(uri) == [(1, 0.25), (2, 0.5)])
+        await until(lambda: any(line["log_level"] == "warning" for line in lines))
+        following.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await following
+    told = {(line["tracker"], line["reason"]) for line in lines if "is down" in line["event"]}
+    assert [name for name, _ in told] == ["mlflow (traces)"]
+    assert "the server is 2.0" in next(reason for _, reason in told)
 
 
 class SlowTracker:

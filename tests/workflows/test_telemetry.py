@@ -15,10 +15,6 @@ from scripted import SUBMIT, bash
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
-pytest.importorskip(
-    "opentelemetry.exporter.otlp.proto.http", reason="the extra otel is not installed"
-)
-
 from cli.operations.machine.embedded_stack import StackInfo
 from infra.tracking import spans, telemetry
 from mainspring.errors import ConfigError
@@ -127,8 +123,9 @@ async def test_a_history_with_spans_replays_under_workers_with_and_without_them(
     handle = traced.client.get_workflow_handle(rollout_workflow(rollout))
     with_spans = await handle.fetch_history()
     assert any("_tracer-data" in str(event) for event in with_spans.events)
-    await until(lambda: any(not span.parent for span in collector.spans))
+    telemetry.end()  # all that the play sent has arrived
     before = len(collector.spans)
+    telemetry.begin("rollout")
     for interceptors in ([], list(telemetry.interceptors())):
         replayer = Replayer(
             workflows=[RolloutWorkflow],
@@ -211,6 +208,13 @@ def test_what_cannot_work_is_refused(
     with pytest.raises(ConfigError, match=told) as caught:
         telemetry.begin("rollout")
     assert value in caught.value.message
+
+
+def test_a_password_of_the_collector_is_not_told(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://me:s3cret@127.0.0.1:4318")
+    with structlog.testing.capture_logs() as lines:
+        telemetry.begin("rollout")
+    assert [line["collector"] for line in lines] == ["http://127.0.0.1:4318"]
 
 
 @pytest.mark.parametrize(
