@@ -105,7 +105,8 @@ def attribute_name(name: str) -> str:
 
 def bounded(text: str) -> str:
     """A text as a trace has it."""
-    return shortened(plain(text), TEXT_CHARS)
+    # What is cut away of megabytes is not searched first.
+    return shortened(plain(shortened(text, 4 * TEXT_CHARS)), TEXT_CHARS)
 
 
 def present(**content: Value | None) -> dict[str, Value]:

@@ -4,6 +4,7 @@ Invariants: `trace_of` is pure, so equal store, equal trace; every time is one t
 No class of the campaign's own is loaded: the process that sends traces need not have them.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -61,9 +62,13 @@ async def read(database: Database, rollout: RolloutId) -> PlayedRollout:
 
 def trace_of(played: PlayedRollout, model: TrackedModel) -> Trace:
     record = played.record
-    ran = by_call(played.executions)
-    children = [_turn(played, model, call, ran[call.number]) for call in played.calls]
-    children += [_judge(played, each) for each in played.judged if _is_of_rollout(each)]
+    caused = _Caused(by_call(played.executions), defaultdict(list))
+    of_rollout: list[JudgementRecord] = []
+    for each in played.judged:
+        is_of_turn = each.judgement.of is QuestionScope.TURNS
+        (caused.judged[each.judgement.call] if is_of_turn else of_rollout).append(each)
+    children = [_turn(played, model, call, caused) for call in played.calls]
+    children += [_judge(played, each) for each in of_rollout]
     begun = record.started_at or record.created_at
     over = max([record.finished_at or begun, *(child.end for child in children)])
     if record.verdict is not None:
@@ -111,11 +116,17 @@ def trace_of(played: PlayedRollout, model: TrackedModel) -> Trace:
     )
 
 
-def _turn(
-    played: PlayedRollout, model: TrackedModel, call: Call, ran: Sequence[Execution]
-) -> TraceSpan:
-    reply = _reply(played, model, call)
-    commands = [_command(played, each, reply.end) for each in ran]
+@dataclass(frozen=True, slots=True)
+class _Caused:
+    """Consequences of each call, by its number."""
+
+    ran: defaultdict[int, list[Execution]]
+    judged: defaultdict[int, list[JudgementRecord]]
+
+
+def _turn(played: PlayedRollout, model: TrackedModel, call: Call, caused: _Caused) -> TraceSpan:
+    reply = _reply(played, model, call, caused)
+    commands = [_command(played, each, reply.end) for each in caused.ran[call.number]]
     return TraceSpan(
         name=f"turn {call.number + 1}",
         kind=SpanKind.TURN,
@@ -127,14 +138,14 @@ def _turn(
         children=(
             reply,
             *commands,
-            *(_judge(played, each) for each in played.judged if _is_of_turn(each, call)),
+            *(_judge(played, each) for each in caused.judged[call.number]),
         ),
     )
 
 
-def _reply(played: PlayedRollout, model: TrackedModel, call: Call) -> TraceSpan:
+def _reply(played: PlayedRollout, model: TrackedModel, call: Call, caused: _Caused) -> TraceSpan:
     period = played.times.replies[call.number]
-    parts, asked = call.reply, _asked(played, call)
+    parts, asked = call.reply, _asked(played, call, caused)
     called = [f"{each.name} {each.arguments}" for each in parts.tool_calls]
     return TraceSpan(
         name="reply",
@@ -158,7 +169,7 @@ def _reply(played: PlayedRollout, model: TrackedModel, call: Call) -> TraceSpan:
     )
 
 
-def _asked(played: PlayedRollout, call: Call) -> str:
+def _asked(played: PlayedRollout, call: Call, caused: _Caused) -> str:
     """Text that the policy was shown since the call that this one extends."""
     if (request := played.requests.get(call.number)) is not None:
         before = None if call.parent is None else played.requests.get(call.parent)
@@ -167,7 +178,7 @@ def _asked(played: PlayedRollout, call: Call) -> str:
         return program_view.as_text(call.rewritten.messages)
     if call.parent is None:
         return played.issue
-    ran = by_call(played.executions)[call.parent]
+    ran = caused.ran[call.parent]
     return "\n".join(each.output.decode(errors="replace") for each in ran)
 
 
@@ -239,15 +250,6 @@ def _grade(played: PlayedRollout, verdict: Verdict, over: datetime) -> TraceSpan
         ),
         error=bounded(played.record.fault or "") if verdict is Verdict.FAULT else None,
     )
-
-
-def _is_of_rollout(record: JudgementRecord) -> bool:
-    return record.judgement.of is not QuestionScope.TURNS
-
-
-def _is_of_turn(record: JudgementRecord, call: Call) -> bool:
-    judgement = record.judgement
-    return judgement.of is QuestionScope.TURNS and judgement.call == call.number
 
 
 def _known(values: dict[str, float] | dict[str, float | None] | None) -> dict[str, float]:

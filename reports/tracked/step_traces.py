@@ -4,6 +4,7 @@ Invariants: which rollouts of a step are traced follows from the store alone; on
 time, one rollout after the other, so that a batch of any size takes little memory.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from mainspring.training.tracking import (
     TrackedModel,
     milliseconds,
 )
+from mainspring.trajectories.spans import Trace
 from reports.tracked import rollout_trace
 
 
@@ -48,10 +50,12 @@ class StepTraces:
                 continue
             async with database.snapshot() as connection:
                 rewards = await trained_steps.rewards(connection, campaign, point.step)
-            traces = [
-                rollout_trace.trace_of(await rollout_trace.read(database, rollout), tracked)
-                for rollout in chosen_rollouts(rewards, self.num_rollouts)
-            ]
+            traces: list[Trace] = []
+            for rollout in chosen_rollouts(rewards, self.num_rollouts):
+                played = await rollout_trace.read(database, rollout)
+                # Texts of megabytes must not hold up the heartbeats of a step.
+                trace = await asyncio.to_thread(rollout_trace.trace_of, played, tracked)
+                traces.append(trace)
             steps.append(TracedStep(point, tuple(traces)))
         return steps
 

@@ -1,6 +1,6 @@
 """The trace of a stored rollout: its turns, replies, commands, judgements and grade, in time."""
 
-import dataclasses
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
 
@@ -14,11 +14,13 @@ from infra.db.rollouts.judgements import JudgeQuestion
 from infra.db.training import steps
 from mainspring.config.agents.judges import QuestionScope
 from mainspring.ids import NodeId, RolloutId, SandboxId
+from mainspring.programs.request import ChatMessage, ModelRequest, Role
 from mainspring.rewards.votes import Vote
 from mainspring.status import SandboxPurpose, Verdict
 from mainspring.tasks.criterion import GradeReport
 from mainspring.training.tracking import TRACES, TrackedModel
 from mainspring.trajectories.spans import TEXT_CHARS, SpanKind, TraceSpan
+from reports.program_view import ShownRequest
 from reports.tracked import rollout_trace
 from reports.tracked.step_traces import StepTraces, chosen_rollouts
 
@@ -118,12 +120,29 @@ async def test_a_masked_rollout_has_its_reason_and_no_grade(db: Database) -> Non
     assert "reward" not in trace.root.attributes
 
 
+async def test_a_programs_reply_shows_what_its_request_added(db: Database) -> None:
+    await begin_campaign(db)
+    _, [rollout] = await add_group(db, size=1)
+    await play(db, rollout, 1.0)
+    begun = (ChatMessage(role=Role.USER, text="Please fix it."),)
+    told = ChatMessage(role=Role.TOOL, text="it failed")
+    more = (*begun, ChatMessage(role=Role.ASSISTANT, text="reply 0"), told)
+    requests = {
+        number: ShownRequest("main", ModelRequest(messages=messages))
+        for number, messages in enumerate((begun, more))
+    }
+    played = replace(await rollout_trace.read(db, rollout), requests=requests)
+    first, second = rollout_trace.trace_of(played, MODEL).root.children[:2]
+    assert first.children[0].inputs == {"new messages": "[user] Please fix it."}
+    assert second.children[0].inputs == {"new messages": "[tool] it failed"}
+
+
 async def test_another_epoch_is_another_trace(db: Database) -> None:
     await begin_campaign(db)
     _, [rollout] = await add_group(db, size=1)
     await play(db, rollout, 0.0)
     played = await rollout_trace.read(db, rollout)
-    later = dataclasses.replace(played, record=dataclasses.replace(played.record, epoch=7))
+    later = replace(played, record=replace(played.record, epoch=7))
     other = TrackedModel("uid-2", "tiny")
     ids = {
         rollout_trace.trace_of(played, MODEL).id,
@@ -150,7 +169,7 @@ async def test_a_step_has_as_many_traces_as_were_asked_for(db: Database) -> None
         assert (point.series, point.step) == (TRACES, 1)
         [step] = await reader.read(db, CAMPAIGN, [point])
         assert [trace.tags["mainspring.rollout"] for trace in step.traces] == expected
-    gone = dataclasses.replace(point, time_ms=point.time_ms + 1)
+    gone = replace(point, time_ms=point.time_ms + 1)
     assert await reader.read(db, CAMPAIGN, [gone]) == []
 
 
