@@ -42,7 +42,7 @@ $(STAMP): pyproject.toml constraints.txt
 		echo "  Install one of them (for example: uv python install 3.11), then run:" >&2; \
 		echo "  make install PYTHON=/path/to/python3.11" >&2; exit 1;; esac; }
 	$(BIN)/python -m pip install --quiet $(TORCH) -c constraints.txt
-	$(BIN)/python -m pip install --quiet -e '.[train,swe,mlflow,wandb,dev]' -c constraints.txt
+	$(BIN)/python -m pip install --quiet -e '.[train,swe,mlflow,wandb,otel,dev]' -c constraints.txt
 	@touch $@
 
 quickstart: install ## a whole campaign on this machine, with report (SEED=0)
@@ -123,7 +123,7 @@ constraints-harbor: install ## write constraints-harbor.txt anew, with uv
 	grep -vE '^(certifi|importlib_metadata|python-dateutil)==' constraints.txt > constraints.kept
 	index=$$($(BIN)/python -m pip config get global.index-url 2>/dev/null || true); \
 	UV_DEFAULT_INDEX=$$index $(BIN)/python -m uv pip compile --quiet --no-config --python-version 3.12 \
-		--extra train --extra swe --extra mlflow --extra wandb --extra dev --extra harbor \
+		--extra train --extra swe --extra mlflow --extra wandb --extra otel --extra dev --extra harbor \
 		--no-header --no-annotate --no-emit-index-url --no-emit-find-links \
 		--constraint constraints.kept pyproject.toml --output-file constraints.wanted
 	{ sed -n '/^#/p' constraints-harbor.txt; \

@@ -24,6 +24,7 @@ from infra.environments.hosted import Environments
 from infra.sandbox.protocol import SandboxBroken, SandboxLost, SandboxRefused
 from infra.temporal.faults import naming
 from infra.temporal.heartbeat import heartbeating
+from infra.tracking import spans
 from infra.verdicts.swebench import LibraryMissing, UnknownParser
 from mainspring.environments.protocol import Finished, Judged, Place, WorldLost
 from mainspring.ids import NodeId, SandboxId, TaskId
@@ -126,7 +127,11 @@ class GradingActivities:
             async with self._place(ref, "grade") as place:
                 environment = self._environments.of(place.config, task)
                 place = dataclasses.replace(place, references=references)
-                judged = await environment.grade(task, patch, place)
+                with spans.span(
+                    "grade", rollout=ref.rollout, epoch=ref.epoch, task=task.id, node=self._node
+                ) as graded:
+                    judged = await environment.grade(task, patch, place)
+                    graded.tell(verdict=judged.verdict, tests_passed=judged.report.tests_passed)
         except (TaskBroken, SandboxRefused, UnknownParser) as error:
             # It would be the same in every sandbox.
             max_attempts, fault = 0, f"{FaultKind.TASK_INVALID}: {error}"

@@ -24,6 +24,7 @@ from infra.judges.judge import (
     failure_of_own,
 )
 from infra.temporal.heartbeat import Beat, heartbeating
+from infra.tracking import spans
 from mainspring.config.agents.judges import JudgeConfig, QuestionScope
 from mainspring.config.run import RunConfig
 from mainspring.errors import ConfigError
@@ -138,8 +139,9 @@ class JudgeActivities:
             asked.facts.campaign, question.judge, config, limit_s
         ) as judge:
             try:
-                async with asyncio.timeout(limit_s):
-                    text = await judge.vote(asked.prompt, question.rollout, number)
+                with self._span(asked, number):
+                    async with asyncio.timeout(limit_s):
+                        text = await judge.vote(asked.prompt, question.rollout, number)
             except TimeoutError:
                 raise JudgeFailing(
                     f"judge {question.judge}: no vote within {limit_s:g} s",
@@ -153,6 +155,19 @@ class JudgeActivities:
             )
         vote = Vote(text, vote_of(config, text))
         await judgements.put_vote(self._db, question, number, vote)
+
+    def _span(self, asked: _Asked, number: int) -> spans.AnySpan:
+        question = asked.question
+        return spans.span(
+            "judge vote",
+            campaign=asked.facts.campaign,
+            rollout=question.rollout,
+            epoch=question.epoch,
+            judge=question.judge,
+            of=question.of,
+            call=question.call,
+            vote=number,
+        )
 
     async def _judge_now(self, facts: RolloutFacts, name: str) -> JudgeConfig:
         """The judge with the address and the limits that it has by now."""

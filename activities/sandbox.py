@@ -20,6 +20,7 @@ from infra.db.runs import events
 from infra.environments.hosted import HostedWorld
 from infra.sandbox.protocol import SandboxBroken, SandboxLost, SandboxRefused
 from infra.temporal.faults import SandboxDiverged
+from infra.tracking import spans
 from mainspring.agents.program import asked_by
 from mainspring.agents.protocol import Agent, Command, FormatError
 from mainspring.environments.protocol import WorldLost
@@ -92,7 +93,8 @@ class SandboxActivities:
         # Not by Temporal's attempts: those count full nodes and killed workers, too.
         for start in range(MAX_STARTS):
             try:
-                return await self._held.open(sandbox, ask.rollout, ask.epoch)
+                with self._span("open sandbox", ask, sandbox=sandbox):
+                    return await self._held.open(sandbox, ask.rollout, ask.epoch)
             except WorldLost as lost:
                 # It was killed as it began, and nothing has run in it: another one will do.
                 raise SandboxError(lost.message) from lost
@@ -126,11 +128,15 @@ class SandboxActivities:
         )
         own = None
         if done is None:
-            result = await self._held.get(ask.sandbox).step(
-                command_id(ask.rollout, ask.epoch, ask.turn, ask.index),
-                command,
-                ask.timeout_s,
-            )
+            with self._span("command", ask, call=ask.turn, index=ask.index) as ran:
+                result = await self._held.get(ask.sandbox).step(
+                    command_id(ask.rollout, ask.epoch, ask.turn, ask.index),
+                    command,
+                    ask.timeout_s,
+                )
+                ran.tell(
+                    exit_code=result.returncode, timed_out=result.timed_out, wall_s=result.wall_s
+                )
             own = Execution(
                 call=ask.turn,
                 index=ask.index,
@@ -163,18 +169,21 @@ class SandboxActivities:
         """
         async with self._held.working("replaying", ask.rollout, ask.sandbox) as beat:
             world = self._held.get(ask.sandbox)
-            num_restored = await self._put_back_snapshot(ask, world)
+            with self._span("restore snapshot", ask, sandbox=ask.sandbox) as restored:
+                num_restored = await self._put_back_snapshot(ask, world)
+                restored.tell(num_turns=num_restored)
             _, executions = await turns.history(self._db, ask.rollout, ask.epoch)
             agent = (await self._cache.rollout(ask.rollout)).agent_config
             for before in executions:
                 if before.call < num_restored:
                     continue
                 beat.note = f"replaying turn {before.call + 1} of {executions[-1].call + 1}"
-                now = await world.step(
-                    command_id(ask.rollout, ask.epoch, before.call, before.index),
-                    before.command,
-                    agent.command_timeout_s,
-                )
+                with self._span("replay command", ask, call=before.call, index=before.index):
+                    now = await world.step(
+                        command_id(ask.rollout, ask.epoch, before.call, before.index),
+                        before.command,
+                        agent.command_timeout_s,
+                    )
                 same_output = _digest(now.output) == _digest(before.output)
                 if now.returncode != before.returncode or not same_output:
                     raise SandboxDiverged(
@@ -258,6 +267,11 @@ class SandboxActivities:
             await rollouts.put_patch(self._db, rollout, epoch, patch, finished.note)
         await self._held.close(sandbox)
         return len(patch)
+
+    def _span(
+        self, name: str, of: OpenInput | ExecuteInput | SandboxInput, **more: str | int
+    ) -> spans.AnySpan:
+        return spans.span(name, rollout=of.rollout, epoch=of.epoch, node=self._node, **more)
 
     async def _commands(self, agent: Agent, ask: ExecuteInput) -> tuple[Command, ...]:
         """All of the call's."""

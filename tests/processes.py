@@ -1,6 +1,7 @@
 """Processes that tests look at from outside."""
 
 import contextlib
+import socket
 from collections.abc import Callable
 
 import psutil
@@ -39,3 +40,10 @@ def with_children(processes: list[psutil.Process]) -> list[psutil.Process]:
 def words(process: psutil.Process) -> list[str]:
     """What it was called with; of one that was forked, the title that it was given."""
     return " ".join(process.cmdline()).split()
+
+
+def free_address() -> str:
+    """Of this machine; nothing listens there at this moment."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{listening.getsockname()[1]}"

@@ -29,7 +29,7 @@ PAGES = (
 )
 HEAVY = (
     *("torch", "ray", "temporalio", "sqlalchemy", "docker", "transformers", "matplotlib"),
-    *("pydantic", "structlog", "numpy", "mlflow", "wandb"),
+    *("pydantic", "structlog", "numpy", "mlflow", "wandb", "opentelemetry"),
 )
 _FIGURE = r"\d[\d,.]*\d(?:e-?\d+)?|\d"
 _COMMAND = re.compile(r"mainspring((?: [a-z]+(?:-[a-z]+)*)+)")
@@ -133,6 +133,7 @@ def test_constraints_pin_every_requirement_within_its_bounds(
         *extras["train"],
         *extras["mlflow"],
         *extras["wandb"],
+        *extras["otel"],
         *extras["dev"],
         *(line for extra in more for line in extras[extra]),
     ]:

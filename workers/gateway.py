@@ -27,6 +27,7 @@ from infra.db.programs.model_requests import CHANNEL
 from infra.gateway_addresses import announced
 from infra.log_setup import set_up
 from infra.policy.serving import ServedCampaigns, serve_over_http
+from infra.tracking import telemetry
 from mainspring.config.settings import Settings, load_settings
 from workers.polling import run_worker
 from workers.service_link import ServiceLink
@@ -42,6 +43,7 @@ def main(
     urls = edges or [url.strip() for url in settings.edges.split(",") if url.strip()]
     dialled = [edge_at(url) for url in urls]
     set_up(settings.log_format)
+    telemetry.begin("gateway")
     run_worker(_run(settings, host, port, tls, dialled, edge_secret(settings)))
 
 

@@ -22,6 +22,7 @@ from temporalio.worker import (
 )
 
 from infra.temporal.faults import Faults
+from infra.tracking import telemetry
 from mainspring.protocol.timeouts import HEARTBEAT_THROTTLE_S
 from workers.service_link import ServiceLink, ServicesMoved, start_anew
 from workers.watchdog import tell_watchdog
@@ -65,7 +66,10 @@ def run_worker(work: Coroutine[Any, Any, None]) -> NoReturn:
     try:
         asyncio.run(work)
     except ServicesMoved as moved:
+        telemetry.end()
         start_anew(moved)
+    finally:
+        telemetry.end()
     end_process(0)
 
 
@@ -111,6 +115,7 @@ async def poll_until_stopped(
 
 def end_process(code: int) -> NoReturn:
     """Leave without the interpreter's shutdown: the SDK's threads can abort it with SIGABRT."""
+    telemetry.end()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -33,6 +33,7 @@ from infra.policy.serving import Serve, ServedCampaigns, serve_over_http
 from infra.temporal.faults import Faults
 from infra.temporal.sticky_queues import free_workflows
 from infra.temporal.takeover import end_attempts, has_ended_here, worker_identity
+from infra.tracking import telemetry
 from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import DatabaseError
 from mainspring.ids import (
@@ -85,6 +86,7 @@ def main(home: Path | None, serve: Serve | None = None) -> None:
     """`serve` gives the policy of a campaign; without it, its engines are asked over HTTP."""
     settings = load_settings(home)
     set_up(settings.log_format)
+    telemetry.begin("rollout")
     run_worker(_run(settings, serve))
 
 

@@ -44,6 +44,7 @@ from infra.sandbox.pool import WarmPool
 from infra.sandbox.protocol import BackendUnavailable
 from infra.temporal.log import runtime
 from infra.temporal.takeover import end_attempts, worker_identity
+from infra.tracking import telemetry
 from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import DatabaseError, ServiceError
 from mainspring.ids import GRADE_QUEUE, SANDBOX_QUEUE, NodeId, node_queue, rollout_workflow
@@ -79,6 +80,7 @@ def main(
     """`backends` and `serve` take the place of what this machine has and of engines over HTTP."""
     settings = load_settings(home)
     set_up(settings.log_format)
+    telemetry.begin("node")
     lock = NodeLock(settings.home, NodeId(settings.node_id))
     if not lock.take_at_once():
         log.info(

@@ -1,27 +1,28 @@
-"""Follows a campaign in the store and gives its figures to its experiment trackers.
+"""Follows a campaign in the store and gives its figures, and traces of its rollouts, to trackers.
 
 Invariants: reads only, and nothing of the campaign waits for it; each tracker has a thread of its
-own, so one that is slow or down holds up neither the trainer nor the other trackers; a failure is
-logged once by the tracker's name and tried again until the campaign's trainer ends. What a tracker
-has is asked of it again after each failure, so points are not sent twice. Run beside the worker of
-the trainer.
+own, and another one for traces: one that is slow or down holds up neither the trainer nor the other
+trackers, and traces hold up no figures; a failure is logged once by the tracker's name and tried
+again until the campaign's trainer ends. What a tracker has is asked of it again after each failure,
+so points are not sent twice. Run beside the worker of the trainer.
 """
 
 import asyncio
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import structlog
 
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.runs.campaigns import CampaignRecord
-from infra.tracking.choice import make_tracker
+from infra.tracking.choice import make_trace_tracker, make_tracker
 from infra.tracking.gauges import Gauges
-from infra.tracking.protocol import TrackedBy, Tracker
+from infra.tracking.protocol import Receiver, TrackedBy
 from mainspring.artifacts import layout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.sft import SftConfig
@@ -29,8 +30,17 @@ from mainspring.config.tracking import TrackingConfig
 from mainspring.errors import DatabaseError, MainspringError
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignStatus
-from mainspring.training.tracking import PointId, TrackedCampaign, chosen, parameters_of
-from reports.points import point_ids, points
+from mainspring.training.tracking import (
+    Point,
+    PointId,
+    TracedStep,
+    TrackedCampaign,
+    chosen,
+    parameters_of,
+    traces_per_step,
+)
+from reports.tracked.points import point_ids, points
+from reports.tracked.step_traces import StepTraces
 
 LOOK_S = 5.0
 """Between two looks at the store."""
@@ -44,10 +54,26 @@ LAST_S = 8.0
 """For what is not sent yet when the trainer ends; less than its activities get (GRACE)."""
 BATCH = 100
 """Points between two looks at the campaign."""
+STEPS_AT_ONCE = 1
+"""Steps whose traces are in memory at once."""
 SECRETS = ("WANDB_API_KEY", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 
 log = structlog.get_logger()
 T = TypeVar("T")
+Sent = TypeVar("Sent", Point, TracedStep)
+
+
+@dataclass(frozen=True, slots=True)
+class Feed(Generic[Sent]):
+    """Points of one kind, as the store has them."""
+
+    ids: Callable[[Database, CampaignId], Awaitable[list[PointId]]]
+    read: Callable[[Database, CampaignId, list[PointId]], Awaitable[Sequence[Sent]]]
+    batch: int
+    """Points that are read at once."""
+
+
+FIGURES: Feed[Point] = Feed(point_ids, points, BATCH)
 
 
 class TrackerDown(MainspringError):
@@ -59,13 +85,24 @@ async def follow(
 ) -> None:
     """Returns never. A campaign without trackers costs one look. `gauges`: of this process."""
     record = await _stored(database, campaign)
+    tracking = _tracking_of(record)
     followers = [
-        Follower(database, campaign, name, _maker(name, record, home))
-        for name in chosen(_tracking_of(record))
+        Follower(database, campaign, name, _maker(make_tracker, name, record, home))
+        for name in chosen(tracking)
     ]
     if gauges is not None:
         followers.append(Follower(database, campaign, "gauges", lambda: gauges))
-    await asyncio.gather(*(follower.run() for follower in followers))
+    tracers = [
+        Follower(
+            database,
+            campaign,
+            f"{name} (traces)",
+            _maker(make_trace_tracker, name, record, home),
+            _traces(num_rollouts),
+        )
+        for name, num_rollouts in traces_per_step(tracking).items()
+    ]
+    await asyncio.gather(*(follower.run() for follower in (*followers, *tracers)))
     await asyncio.Event().wait()
 
 
@@ -74,7 +111,17 @@ def _tracking_of(record: CampaignRecord) -> TrackingConfig:
     return config.tracking if isinstance(config, CampaignConfig | SftConfig) else TrackingConfig()
 
 
-def _maker(name: str, record: CampaignRecord, home: Path) -> Callable[[], Tracker]:
+def _traces(num_rollouts: int) -> Feed[TracedStep]:
+    reader = StepTraces(num_rollouts)
+    return Feed(reader.ids, reader.read, STEPS_AT_ONCE)
+
+
+def _maker(
+    make: Callable[[str, TrackedBy], Receiver[Sent]],
+    name: str,
+    record: CampaignRecord,
+    home: Path,
+) -> Callable[[], Receiver[Sent]]:
     tracked = TrackedBy(
         campaign=TrackedCampaign(
             name=record.id,
@@ -84,12 +131,17 @@ def _maker(name: str, record: CampaignRecord, home: Path) -> Callable[[], Tracke
         tracking=_tracking_of(record),
         directory=layout.tracking(home, record.id, name),
     )
-    return lambda: make_tracker(name, tracked)
+    return lambda: make(name, tracked)
 
 
-class Follower:
+class Follower(Generic[Sent]):
     def __init__(
-        self, database: Database, campaign: CampaignId, name: str, make: Callable[[], Tracker]
+        self,
+        database: Database,
+        campaign: CampaignId,
+        name: str,
+        make: Callable[[], Receiver[Sent]],
+        feed: Feed[Sent] = FIGURES,
     ) -> None:
         """`make` is called in the tracker's thread, and again after it failed."""
         self._db = database
@@ -97,7 +149,8 @@ class Follower:
         self._name = name
         self._make = make
         self._thread = CallThread(f"tracker-{name}")
-        self._tracker: Tracker | None = None
+        self._feed = feed
+        self._tracker: Receiver[Sent] | None = None
         self._sent: set[PointId] | None = None
         """Points that the tracker has; None: not asked since the start or the last failure."""
         self._ended: CampaignStatus | None = None
@@ -148,13 +201,18 @@ class Follower:
     async def bring(self) -> None:
         """Send all that the tracker lacks. Raises TrackerDown and DatabaseError."""
         record = await campaigns.get(self._db, self._campaign)
-        ids = await point_ids(self._db, self._campaign)
+        ids = await self._feed.ids(self._db, self._campaign)
         sent_ids = await self._call(self._open) if self._sent is None else self._sent
         self._sent = sent_ids
         lacking = [point_id for point_id in ids if point_id not in sent_ids]
-        for start in range(0, len(lacking), BATCH):
-            batch = lacking[start : start + BATCH]
-            new_points = await points(self._db, self._campaign, batch)
+        for start in range(0, len(lacking), self._feed.batch):
+            batch = lacking[start : start + self._feed.batch]
+            try:
+                new_points = await self._feed.read(self._db, self._campaign, batch)
+            except DatabaseError:
+                raise
+            except MainspringError as error:  # rows that were edited by hand hold up no training
+                raise TrackerDown(f"tracker {self._name}: {error.message}") from error
             await self._call(lambda tracker, now=new_points: tracker.send(now))
             sent_ids.update(point.id for point in new_points)
         is_over = record.status in campaigns.ENDS
@@ -163,10 +221,10 @@ class Follower:
             await self._call(lambda tracker: tracker.end(status))
         self._ended = record.status if is_over else None
 
-    def _open(self, tracker: Tracker) -> set[PointId]:
+    def _open(self, tracker: Receiver[Sent]) -> set[PointId]:
         return tracker.open()
 
-    async def _call(self, call: Callable[[Tracker], T]) -> T:
+    async def _call(self, call: Callable[[Receiver[Sent]], T]) -> T:
         """In the tracker's thread. Raises TrackerDown, after which it is opened again."""
 
         def made() -> T:

@@ -29,6 +29,7 @@ from infra.log_setup import set_up
 from infra.policy.serving import weights_of
 from infra.temporal.faults import Faults
 from infra.temporal.takeover import end_attempts, worker_identity
+from infra.tracking import telemetry
 from infra.tracking.gauges import Gauges
 from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import DatabaseError, UsageError
@@ -77,6 +78,7 @@ def main(home: Path | None, name: str, *, standby: bool = False) -> None:
             "and makes its ranks then",
         )
     set_up(settings.log_format)
+    telemetry.begin("trainer")
     try:
         run_worker(_run(settings, name, standby))
     except (TrainerFenced, TrainerLost) as fault:

@@ -21,12 +21,12 @@ from infra.policy.protocol import MadeReply, NoEngineAnswered, Policy, ReplyRequ
 from infra.policy.replies.endpoint_errors import EndpointRefusing, StrayRefusal
 from infra.policy.serving import ServedCampaigns
 from infra.temporal.heartbeat import Beat
-from infra.tracking import process_figures
+from infra.tracking import process_figures, spans
 from mainspring.errors import ConfigError, DatabaseError, EngineBusy
 from mainspring.programs.matching import StoredCall
 from mainspring.programs.request import ModelRequest
 from mainspring.protocol.timeouts import STORE_TIMEOUT_S
-from mainspring.trajectories.costs import cost
+from mainspring.trajectories.costs import cost, num_completion_tokens, num_prompt_tokens
 from mainspring.trajectories.seeds import call_seed
 from mainspring.trajectories.turns import Call, ReplyPart
 
@@ -103,7 +103,25 @@ class Asking:
         )
         try:
             policy = served.policy_for(facts.agent_config)
-            reply = await _complete(policy, request, question.count_sent)
+            with spans.span(
+                "chat",
+                operation="chat",
+                model=facts.config.policy.model,
+                temperature=facts.temperature,
+                campaign=facts.campaign,
+                rollout=rollout,
+                epoch=epoch,
+                call=number,
+            ) as asked:
+                reply = await _complete(policy, request, question.count_sent)
+                made = reply.call
+                asked.tell(
+                    input_tokens=num_prompt_tokens(made),
+                    output_tokens=num_completion_tokens(made),
+                    finish_reason=made.finish_reason,
+                    engine=made.engine or None,
+                    policy_version=max(made.versions, default=None),
+                )
         except NoEngineAnswered as away:
             beat.tell(closed, away.num_closed)
             raise

@@ -19,6 +19,7 @@ from infra.policy.model.written_files import verify_written
 from infra.policy.protocol import Publisher
 from infra.policy.serving import ServedCampaigns, label_of
 from infra.temporal.heartbeat import Beat, heartbeating
+from infra.tracking import spans
 from mainspring.ids import CampaignId
 from mainspring.protocol.activities import PUBLISH_POLICY
 from mainspring.protocol.campaign import PolicyRef
@@ -83,7 +84,8 @@ async def _publish(publisher: Publisher, engine: str, policy: PolicyRecord, beat
     was_loading = beat.earlier(left) is True
     beat.keep(left, True)
     try:
-        await publisher.publish(engine, Path(policy.path), label_of(policy))
+        with spans.span("load weights", engine=engine, version=policy.version):
+            await publisher.publish(engine, Path(policy.path), label_of(policy))
     except NothingListens as absent:
         if was_loading and not absent.has_ended:
             raise  # it may come back as it was left

@@ -26,6 +26,7 @@ from infra.policy.engines.engine_weights import EngineWeights
 from infra.policy.protocol import WeightsDiffer
 from infra.policy.serving import label_of
 from infra.temporal.heartbeat import heartbeating
+from infra.tracking import spans
 from mainspring.config.any_run import ranks_of
 from mainspring.errors import EngineError, EngineUnreachable
 from mainspring.ids import CampaignId
@@ -90,9 +91,11 @@ class SendingActivities:
     async def _send(
         self, weights: EngineWeights, urls: Sequence[str], policy: PolicyRecord
     ) -> SendResult:
-        async with updating(weights, urls, Path(policy.path), label_of(policy)) as update:
-            if update.engines:
-                await through_group(self._source, self._held.run, update)
+        with spans.span("send weights", version=policy.version) as sent:
+            async with updating(weights, urls, Path(policy.path), label_of(policy)) as update:
+                if update.engines:
+                    await through_group(self._source, self._held.run, update)
+            sent.tell(num_engines=len(update.engines))
         return SendResult(num_engines=len(update.engines))
 
 

@@ -20,6 +20,7 @@ from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.training import policies, sft, trainers
 from infra.temporal.heartbeat import heartbeating
+from infra.tracking import spans
 from mainspring.config.sft import SftConfig
 from mainspring.ids import CampaignId
 from mainspring.protocol.activities import SFT_STEPS, STEP_TIMEOUT_S
@@ -90,7 +91,8 @@ class SftTrainingActivities(TrainingActivities):
             await trainers.check(self._db, ask.campaign, self._epoch)
             directory = self._directory(ask.campaign, step)
             trained_on = run.digest(ask.version, step)
-            await self.held.run(self._backend.save, job, directory, step, trained_on)
+            with spans.span("save", step=step):
+                await self.held.run(self._backend.save, job, directory, step, trained_on)
             await sft.put_version(
                 self._db,
                 ask.campaign,
@@ -104,7 +106,10 @@ class SftTrainingActivities(TrainingActivities):
 
     async def _step(self, run: "_Run", samples: list[Sample], step: int) -> dict[str, float | None]:
         started = time.monotonic()
-        result = await self.held.run(self._supervised.supervised_step, samples, step, run.num_steps)
+        with spans.span("compute", step=step, num_samples=len(samples)):
+            result = await self.held.run(
+                self._supervised.supervised_step, samples, step, run.num_steps
+            )
         seconds = time.monotonic() - started
         num_tokens = sum(len(sample.token_ids) for sample in samples)
         return {

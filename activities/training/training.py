@@ -35,6 +35,7 @@ from infra.db.training.discards import Batch
 from infra.db.training.step_clock import step_clock
 from infra.policy.model.weight_files import weights_digest
 from infra.temporal.heartbeat import heartbeating
+from infra.tracking import spans
 from mainspring.algorithms.gap import GapMode, LogprobGap
 from mainspring.artifacts import layout
 from mainspring.artifacts.fingerprint import Fingerprint
@@ -111,8 +112,9 @@ class TrainingActivities:
             config = job.at(ask.step)
             trainer = config.trainer
             before = await policies.get_policy(self._db, ask.campaign, ask.step - 1)
-            groups = await read_batch(self._db, job, ask.step)
-            batch = await asyncio.to_thread(step_batch, groups, trainer, version=before.version)
+            with spans.span("load batch", step=ask.step):
+                groups = await read_batch(self._db, job, ask.step)
+                batch = await asyncio.to_thread(step_batch, groups, trainer, version=before.version)
             if batch.nothing is not None:
                 log.warning(
                     "nothing to train",
@@ -123,9 +125,11 @@ class TrainingActivities:
                 if batch.nothing.is_replaced:
                     return await self._replace(job, ask.step, groups, batch.nothing.reason)
             await self._tell_repeated(ask)
-            await self.held.hold(job, before.version, beat.show)
+            with spans.span("hold version", version=before.version):
+                await self.held.hold(job, before.version, beat.show)
             beat.note = f"{len(batch.samples)} samples"
-            measured = await self.held.run(self._backend.train_step, batch.samples, ask.step)
+            with spans.span("compute", step=ask.step, num_samples=len(batch.samples)):
+                measured = await self.held.run(self._backend.train_step, batch.samples, ask.step)
             beyond = measured.gap.beyond(config.gap_bounds)
             if beyond:  # only warned of: the backend raises where bounds are enforced
                 log.warning("log-prob gap", campaign=ask.campaign, step=ask.step, beyond=beyond)
@@ -139,7 +143,8 @@ class TrainingActivities:
             is_whole = is_due and not later
             await self._finish_checkpoint(ask.campaign, wait=is_due)
             save = partial(self._backend.save, weights_only=not is_whole)
-            await self.held.run(save, job, directory, ask.step, batch.digest)
+            with spans.span("save", step=ask.step, is_whole=is_whole):
+                await self.held.run(save, job, directory, ask.step, batch.digest)
             clock = await step_clock(self._db, ask.campaign, ask.step)
             if job.last_step is not None:
                 clock = replace(clock, engine_idle_s=None, engine_request_s=None)
@@ -148,23 +153,24 @@ class TrainingActivities:
                 with_measured, batch.rollouts, measured.details, groups, batch.samples
             )
             metrics |= {"seconds": time.monotonic() - started}
-            await steps.commit_step(
-                self._db,
-                ask.campaign,
-                ask.step,
-                metrics=metrics,
-                policy_path=str(directory / HF_DIRECTORY),
-                checkpoint=str(directory) if is_whole else None,
-                groups=[group.id for group in groups],
-                rollouts=told.rollouts,
-                gaps=told.gaps,
-                kept=told.kept,
-                trainer_epoch=self._epoch,
-                stamp=self._backend.ranks.stamp,
-                fingerprint=await self._fingerprint(
-                    job.config, directory, batch.samples, measured.gradient
-                ),
-            )
+            with spans.span("commit", step=ask.step):
+                await steps.commit_step(
+                    self._db,
+                    ask.campaign,
+                    ask.step,
+                    metrics=metrics,
+                    policy_path=str(directory / HF_DIRECTORY),
+                    checkpoint=str(directory) if is_whole else None,
+                    groups=[group.id for group in groups],
+                    rollouts=told.rollouts,
+                    gaps=told.gaps,
+                    kept=told.kept,
+                    trainer_epoch=self._epoch,
+                    stamp=self._backend.ranks.stamp,
+                    fingerprint=await self._fingerprint(
+                        job.config, directory, batch.samples, measured.gradient
+                    ),
+                )
             if later:
                 begin = self._backend.begin_checkpoint
                 await self.held.run(begin, job, directory, ask.step)

@@ -21,6 +21,7 @@ from infra.db.database import Database
 from infra.db.store import StoreId, identity, put_namespace
 from infra.temporal.log import BindLogFields, runtime
 from infra.temporal.transport import transport, unanswered
+from infra.tracking import telemetry
 from mainspring.config.settings import USUAL_NAMESPACE, Settings
 from mainspring.errors import TemporalError
 
@@ -70,7 +71,7 @@ async def connect(
                 namespace=settings.temporal_namespace or USUAL_NAMESPACE,
                 data_converter=pydantic_data_converter,
                 identity=name,
-                interceptors=[BindLogFields()],
+                interceptors=[BindLogFields(), *telemetry.interceptors()],
                 runtime=runtime(metrics_address),
                 **spoken,
             )

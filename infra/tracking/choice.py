@@ -6,10 +6,10 @@ worker, and by commands, which refuse a campaign whose tracker is not installed.
 
 import importlib.util
 
-from infra.tracking.protocol import TrackedBy, Tracker
+from infra.tracking.protocol import TraceTracker, TrackedBy, Tracker
 from mainspring.config.tracking import TrackingConfig
 from mainspring.errors import ConfigError
-from mainspring.training.tracking import TRACKERS, chosen
+from mainspring.training.tracking import TRACE_TRACKERS, TRACKERS, chosen
 
 
 def check_tracking(tracking: TrackingConfig) -> None:
@@ -26,3 +26,8 @@ def check_tracking(tracking: TrackingConfig) -> None:
 def make_tracker(name: str, tracked: TrackedBy) -> Tracker:
     """Imports its package. Raises ConfigError."""
     return TRACKERS.find(name)(tracked)
+
+
+def make_trace_tracker(name: str, tracked: TrackedBy) -> TraceTracker:
+    """Imports its package. Raises ConfigError."""
+    return TRACE_TRACKERS.find(name)(tracked)

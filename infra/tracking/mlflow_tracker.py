@@ -5,26 +5,17 @@ whole point; a point that a process was killed in the middle of is completed, me
 Names and passwords are MLflow's own environment variables.
 """
 
-import os
 from collections.abc import Sequence
 
-# Before it is imported: no reports to its makers, no log beside the process's one, and no minutes
-# of retries inside one call.
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-os.environ.setdefault("MLFLOW_CONFIGURE_LOGGING", "false")
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+from infra.tracking.mlflow_run import CampaignRun  # isort: skip  # it sets MLflow's environment
 
 from mlflow.entities import Metric, Param, Run
-from mlflow.exceptions import MlflowException
-from mlflow.tracking import MlflowClient
 
 from infra.tracking.protocol import TrackedBy
 from mainspring.status import CampaignStatus
 from mainspring.training.tracking import STEPS, Point, PointId
 
 MARKER = "policy_version"
-UID_TAG = "mainspring.campaign_uid"
 MAX_BATCH = 100
 """Parameters in one request: the most that MLflow takes."""
 MAX_VALUE = 500
@@ -38,16 +29,15 @@ _ENDS = {
 
 class MlflowTracker:
     def __init__(self, tracked: TrackedBy) -> None:
-        assert tracked.tracking.mlflow is not None
         self._campaign = tracked.campaign
-        self._experiment = tracked.tracking.mlflow.experiment
-        self._client = MlflowClient(tracking_uri=tracked.tracking.mlflow.uri)
+        self._run = CampaignRun(tracked)
+        self._client = self._run.client
         self._run_id = ""
         self._is_new = True
         """The next point is the first one of this process: it may be there in part."""
 
     def open(self) -> set[PointId]:
-        run = self._find() or self._begin()
+        run = self._run.found_or_made()
         self._run_id, self._is_new = run.info.run_id, True
         if run.info.status != "RUNNING":
             self._client.update_run(self._run_id, status="RUNNING")
@@ -70,36 +60,6 @@ class MlflowTracker:
     def end(self, status: CampaignStatus | None) -> None:
         if status is not None:
             self._client.set_terminated(self._run_id, status=_ENDS[status])
-
-    def _find(self) -> Run | None:
-        experiment = self._client.get_experiment_by_name(self._experiment)
-        if experiment is None:
-            return None
-        runs = self._client.search_runs(
-            [experiment.experiment_id],
-            filter_string=f"tags.`{UID_TAG}` = '{self._campaign.uid}'",
-            order_by=["attributes.start_time ASC"],
-            max_results=1,
-        )
-        return runs[0] if runs else None
-
-    def _begin(self) -> Run:
-        tags = {UID_TAG: self._campaign.uid, "mainspring.campaign": self._campaign.name}
-        return self._client.create_run(
-            self._experiment_id(), run_name=self._campaign.name, tags=tags
-        )
-
-    def _experiment_id(self) -> str:
-        experiment = self._client.get_experiment_by_name(self._experiment)
-        if experiment is not None:
-            return experiment.experiment_id
-        try:
-            return self._client.create_experiment(self._experiment)
-        except MlflowException:  # made by another campaign's trainer at this moment
-            experiment = self._client.get_experiment_by_name(self._experiment)
-            if experiment is None:
-                raise
-            return experiment.experiment_id
 
     def _send_parameters(self, run: Run) -> None:
         params = [

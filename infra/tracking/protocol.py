@@ -9,11 +9,14 @@ tracker is down. Imported by the trackers and by `workers.tracking`.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from mainspring.config.tracking import TrackingConfig
 from mainspring.status import CampaignStatus
-from mainspring.training.tracking import Point, PointId, TrackedCampaign
+from mainspring.training.tracking import Point, PointId, TracedStep, TrackedCampaign
+
+Sent = TypeVar("Sent", Point, TracedStep, contravariant=True)
+"""Points of a kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +29,13 @@ class TrackedBy:
     """For files of the tracker's own; may not exist."""
 
 
-class Tracker(Protocol):
+class Receiver(Protocol[Sent]):
     def open(self) -> set[PointId]:
         """Continue the campaign's run, or begin it; the points it has. Called again after a
         failure."""
         ...
 
-    def send(self, points: Sequence[Point]) -> None:
+    def send(self, points: Sequence[Sent]) -> None:
         """Add points that the run lacks, in their order."""
         ...
 
@@ -40,3 +43,9 @@ class Tracker(Protocol):
         """After the last `send`: make all of it permanent, and mark the run as ended; None: only
         this process ends. A later `open` continues the run."""
         ...
+
+
+Tracker = Receiver[Point]
+"""For the figures of a campaign."""
+TraceTracker = Receiver[TracedStep]
+"""For traces of its rollouts."""

@@ -156,6 +156,15 @@ class SftFile(NamedConfig):
         self.trainer.lora.require_trained(self.policy.model)
         return self
 
+    @model_validator(mode="after")
+    def _has_no_rollouts_to_trace(self) -> Self:
+        if self.tracking.mlflow is not None and self.tracking.mlflow.traces_per_step:
+            raise ValueError(
+                "tracking.mlflow.traces_per_step: a supervised run has no rollouts of its own; "
+                "remove it"
+            )
+        return self
+
     def config(self) -> SftConfig:
         return SftConfig(
             name=self.name,

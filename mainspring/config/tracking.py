@@ -9,7 +9,10 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
-from mainspring.config.section import Section
+from mainspring.config.section import Added, Section, Within
+
+MAX_TRACES = 1000
+"""Traces of one step: each is read whole from the store."""
 
 
 class WandbMode(StrEnum):
@@ -47,6 +50,10 @@ class MlflowConfig(Section):
     """Tracking URI as MLflow has it: "http://host:5000" or "sqlite:////data/mlflow.db"."""
     experiment: str = Field(default="mainspring", min_length=1)
     """Name of the experiment, which is made if there is none."""
+    traces_per_step: Annotated[int, Within(le=MAX_TRACES), Added.SINCE] = Field(default=0, ge=0)
+    """Number of rollouts of each step that are sent as traces, with a span for each turn, reply,
+    command, judgement and grade: in turn the one of the highest reward, that of the lowest, and one
+    that was masked. 0: none. A supervised run has no rollouts, and must leave it at 0."""
 
 
 class WandbConfig(Section):

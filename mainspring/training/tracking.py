@@ -1,4 +1,4 @@
-"""A campaign's figures as experiment trackers get them: points of series, each with an identity.
+"""A campaign as experiment trackers get it: figures as points of series, and traces of rollouts.
 
 Invariants: a point is one step or one evaluation; its identity has the time at which it was
 committed, so that a step which was rolled back and trained again is another point; equal store,
@@ -13,9 +13,12 @@ from typing import Any
 
 from mainspring.config.registry import Registry
 from mainspring.config.tracking import TrackingConfig
+from mainspring.trajectories.spans import Trace
 
 STEPS = "steps"
 """The series of the training steps; an evaluation's is "evaluation/SPLIT/SAMPLING"."""
+TRACES = "traces"
+"""The series of steps with traces of their rollouts."""
 TRACKERS: Registry[Callable[[Any], Any]] = Registry(
     "tracker",
     (
@@ -26,6 +29,13 @@ TRACKERS: Registry[Callable[[Any], Any]] = Registry(
     methods=("open", "send", "end"),
 )
 """By the name of their section in [tracking], and of the module and the extra that they need."""
+TRACE_TRACKERS: Registry[Callable[[Any], Any]] = Registry(
+    "tracker of traces",
+    (("mlflow", "infra.tracking.mlflow_traces:MlflowTraces"),),
+    takes="given",
+    methods=("open", "send", "end"),
+)
+"""Those that show traces too, by the same names."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_/. -]")
 _NOT_FIGURES = frozenset(
     {"kind", "campaign", "step", "policy_version", "time", "split", "sampling"}
@@ -60,6 +70,23 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
+class TracedStep:
+    """One step with traces of some of its rollouts."""
+
+    id: PointId
+    traces: tuple[Trace, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedModel:
+    """Facts that each rollout of a campaign shares."""
+
+    campaign_uid: str
+    model: str
+    """Name of the policy's model."""
+
+
+@dataclass(frozen=True, slots=True)
 class TrackedCampaign:
     name: str
     uid: str
@@ -71,6 +98,12 @@ class TrackedCampaign:
 def chosen(tracking: TrackingConfig) -> list[str]:
     """Names of the trackers that it has a section for."""
     return [name for name in TRACKERS if getattr(tracking, name) is not None]
+
+
+def traces_per_step(tracking: TrackingConfig) -> dict[str, int]:
+    """Number of rollouts of a step that are traced, by tracker; without those that trace none."""
+    mlflow = tracking.mlflow
+    return {"mlflow": mlflow.traces_per_step} if mlflow and mlflow.traces_per_step else {}
 
 
 def parameters_of(config: Mapping[str, Any]) -> dict[str, str]:

@@ -27,6 +27,7 @@ from infra.tracking.gauges import PREFIX
 from mainspring.errors import ConfigError
 from mainspring.training.step_metrics import CLIP_NAMES, TAKEN_NAMES
 from tests.processes import running, words
+from tests.span_collector import Collector, collecting
 from tests.waiting import until
 
 MONITORING = Path(__file__).parents[2] / "examples" / "monitoring"
@@ -108,7 +109,20 @@ async def test_processes_tell_what_they_do(
     await bwrap_or_skip(tmp_path)
     monkeypatch.setenv("MAINSPRING_NODE_ID", "figures")
     monkeypatch.setenv("MAINSPRING_NODE_MIN_FREE_MEMORY_MB", "0")
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "200")
     first = ports.pick()
+    with collecting() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        known = await _figures(tmp_path, stack, first, collector)
+    assert known >= OF_RUN
+    endings = ("_total", "_bucket", "_sum", "_count")
+    exists = {name + ending for name in known | OF_GATEWAY for ending in ("", *endings)}
+    unknown = asked_for() - exists - OF_TRAINER - {"up"}
+    assert not unknown, sorted(unknown)
+
+
+async def _figures(tmp_path: Path, stack: StackInfo, first: int, collector: Collector) -> set[str]:
+    """Names of the metrics of an evaluation's processes, which send spans as well."""
     with evaluation(stack, tmp_path, f"127.0.0.1:{first}") as process:
 
         async def at(port: int) -> dict[str, Any]:
@@ -127,6 +141,8 @@ async def test_processes_tell_what_they_do(
             return found is not None and total(found, "_total") > 3
 
         await until(has_ended_some)
+        services = {"mainspring-rollout", "mainspring-node"}
+        await until(lambda: services <= {span.service["service.name"] for span in collector.spans})
         rollout, node = await of("rollout"), await of("sandbox")
         [engine] = running(
             lambda each: "serve" in words(each) and str(tmp_path) in str(words(each))
@@ -140,12 +156,7 @@ async def test_processes_tell_what_they_do(
     assert total(node[process_figures.CAPACITY]) > 0
     assert total(node[process_figures.DRAINING]) == 0
     assert total(served["sglang:generation_tokens"], "_total") > 0
-    known = {*rollout, *node, *served}
-    assert known >= OF_RUN
-    endings = ("_total", "_bucket", "_sum", "_count")
-    exists = {name + ending for name in known | OF_GATEWAY for ending in ("", *endings)}
-    unknown = asked_for() - exists - OF_TRAINER - {"up"}
-    assert not unknown, sorted(unknown)
+    return {*rollout, *node, *served}
 
 
 def test_members_have_ports_of_their_own() -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -22,7 +23,7 @@ from mainspring.artifacts import layout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignStatus
-from mainspring.training.tracking import STEPS, Point, PointId
+from mainspring.training.tracking import STEPS, Point, PointId, TracedStep
 from tests.waiting import until
 from workers import tracking
 
@@ -31,7 +32,7 @@ NUM_STEPS, NUM_KILLS = 16, 2
 PROGRAM = Path(__file__).with_name("follow_campaign.py")
 
 
-async def begin(db: Database, **sections: dict[str, str]) -> None:
+async def begin(db: Database, **sections: dict[str, Any]) -> None:
     await tasks.put_tasks(db, [task(0)])
     fields = config().model_dump(exclude_unset=True) | {"tracking": sections}
     await campaigns.create(db, CampaignConfig.model_validate(fields))
@@ -77,6 +78,33 @@ async def test_a_follower_that_is_killed_sends_each_step_once(
     await follow_and_kill(db, store_url, tmp_path, lambda: logged(uri))
     assert logged(uri) == [(n, n / 4) for n in range(1, NUM_STEPS + 1)]
     assert len(logged(uri, "goodput")) == NUM_STEPS
+
+
+def traces(uri: str) -> list[tuple[str, int]]:
+    """Rollouts that MLflow has a trace of, as often as it has one, with the number of its spans."""
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name("mainspring")
+    if experiment is None:
+        return []
+    found = client.search_traces(locations=[experiment.experiment_id], max_results=100)
+    return [(each.info.tags["mainspring.rollout"], len(each.data.spans)) for each in found]
+
+
+@pytest.mark.chaos
+async def test_a_follower_that_is_killed_sends_each_trace_once(
+    db: Database, store_url: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    await begin(db, mlflow={"uri": uri, "traces_per_step": 2})
+    await follow_and_kill(db, store_url, tmp_path, lambda: logged(uri, "traces/logged"))
+    assert logged(uri, "traces/logged") == [(n, 2.0) for n in range(1, NUM_STEPS + 1)]
+    # A rollout, two turns with a reply each, and its grade.
+    ids = [f"{CAMPAIGN}/g{n:06d}/00{i}" for n in range(NUM_STEPS) for i in (0, 1)]
+    assert sorted(traces(uri)) == [(id, 6) for id in ids]
+    assert logged(uri) == [(n, n / 4) for n in range(1, NUM_STEPS + 1)]
 
 
 @pytest.mark.chaos
@@ -147,6 +175,35 @@ async def test_a_tracker_that_is_down_is_told_of_once_and_gets_all_later(
     assert [line["event"] for line in lines if line["log_level"] == "info"] == [
         "tracker answers again"
     ]
+
+
+async def test_traces_that_cannot_be_sent_hold_up_no_figures(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
+    from infra.tracking.mlflow_traces import MlflowTraces
+
+    for name in ("LOOK_S", "ATTEMPT_PAUSE_S"):
+        monkeypatch.setattr(tracking, name, 0.05)
+
+    def refuse(self: MlflowTraces, points: Sequence[TracedStep]) -> None:
+        raise NotImplementedError("log_spans is not supported: the server is 2.0")
+
+    monkeypatch.setattr(MlflowTraces, "send", refuse)
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    await begin(db, mlflow={"uri": uri, "traces_per_step": 1})
+    with structlog.testing.capture_logs() as lines:
+        following = asyncio.create_task(tracking.follow(db, CAMPAIGN, tmp_path))
+        for step in (1, 2):
+            await train(db, step)
+        await until(lambda: logged(uri) == [(1, 0.25), (2, 0.5)])
+        await until(lambda: any(line["log_level"] == "warning" for line in lines))
+        following.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await following
+    told = {(line["tracker"], line["reason"]) for line in lines if "is down" in line["event"]}
+    assert [name for name, _ in told] == ["mlflow (traces)"]
+    assert "the server is 2.0" in next(reason for _, reason in told)
 
 
 class SlowTracker:

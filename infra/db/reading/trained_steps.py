@@ -14,7 +14,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from infra.db.tables.models import RolloutRow, StepGroupRow, StepRow
 from infra.db.tables.rollout_ends import RESOLVED, SAMPLED_TOKENS, SCORED, SUSPICIOUS
-from mainspring.ids import CampaignId
+from mainspring.ids import CampaignId, RolloutId
 from mainspring.status import StepStatus
 
 
@@ -78,6 +78,19 @@ async def times(connection: AsyncConnection, campaign: CampaignId) -> list[tuple
         .order_by(StepRow.step)
     )
     return [(step, finished_at) for step, finished_at in rows]
+
+
+async def rewards(
+    connection: AsyncConnection, campaign: CampaignId, step: int
+) -> list[tuple[RolloutId, float | None]]:
+    """The reward of each rollout of a step's batch, in batch order; None: masked."""
+    rows = await connection.execute(
+        select(RolloutRow.id, RolloutRow.reward)
+        .join(StepGroupRow, StepGroupRow.group_id == RolloutRow.group_id)
+        .where(StepGroupRow.campaign_id == campaign, StepGroupRow.step == step)
+        .order_by(StepGroupRow.position, RolloutRow.sample_index)
+    )
+    return [(RolloutId(id), reward) for id, reward in rows]
 
 
 async def read(

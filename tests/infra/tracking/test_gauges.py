@@ -11,12 +11,7 @@ from infra.tracking.gauges import Gauges
 from mainspring.errors import ConfigError
 from mainspring.ids import CampaignId
 from tests.infra.tracking.tracked import evaluation, step
-
-
-def free_address() -> str:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{listening.getsockname()[1]}"
+from tests.processes import free_address
 
 
 def test_prometheus_reads_the_newest_step_and_evaluation() -> None:

@@ -11,7 +11,8 @@ pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
 from mlflow.entities import Metric, Run
 from mlflow.tracking import MlflowClient
 
-from infra.tracking.mlflow_tracker import MARKER, UID_TAG, MlflowTracker
+from infra.tracking.mlflow_run import UID_TAG
+from infra.tracking.mlflow_tracker import MARKER, MlflowTracker
 from mainspring.status import CampaignStatus
 
 
