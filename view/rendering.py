@@ -38,6 +38,8 @@ def environment() -> Environment:
         "drawn": lambda text: hostile_text.drawn(hostile_text.bounded(str(text))),
         "short": _short,
         "visible": hostile_text.visible,
+        "exact": hostile_text.exact,
+        "sentence": lambda text: text[:1].upper() + text[1:],
         "number": lambda value, digits=2: figures.number(value, digits),
         "duration": figures.duration,
         "percent": figures.percent,

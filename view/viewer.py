@@ -54,6 +54,8 @@ class Viewer:
         """The newest word of each of them: another one whenever its page shows something else."""
         self.steps: dict[str, dict[int, Step]] = {}
         """Steps that were read, by campaign and number (`pages.campaign`)."""
+        self.ends: list[Callable[[], Awaitable[None]]] = []
+        """What else ends with it (`actions`)."""
         self.settings: Settings = load_settings(home)
 
     @asynccontextmanager
@@ -109,6 +111,8 @@ class Viewer:
         return await asyncio.shield(known.answer)
 
     async def close(self) -> None:
+        for end in self.ends:
+            await end()
         await self._open.aclose()
 
 

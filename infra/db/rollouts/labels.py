@@ -25,7 +25,7 @@ from mainspring.status import EventKind
 
 OF_ROLLOUT = (LabelRow.rollout_id == RolloutRow.id) & (LabelRow.epoch == RolloutRow.epoch)
 """A label that counts for the rollout as it is now."""
-NAMES: ColumnElement[list[str]] = func.array(
+NAMES: ColumnElement[Any] = func.array(
     select(LabelRow.name)
     .where(OF_ROLLOUT)
     .order_by(LabelRow.name)
