@@ -110,6 +110,10 @@ class Viewer:
             known.answer.add_done_callback(known.count_from_now)
         return await asyncio.shield(known.answer)
 
+    def forget(self) -> None:
+        """Answers from before now are given no more: something was changed from a page."""
+        self._kept.clear()
+
     async def close(self) -> None:
         for end in self.ends:
             await end()

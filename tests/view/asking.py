@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from html import unescape
 from html.parser import HTMLParser
 
 import httpx
@@ -45,7 +46,7 @@ class Form(HTMLParser):
 def told(page: str) -> str:
     """The words of a page's main part."""
     main = page.partition('<main id="main">')[2].partition("</main>")[0]
-    return " ".join(re.sub(r"<[^>]*>", " ", main).split())
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", main)).split())
 
 
 async def ask(client: httpx.AsyncClient, address: str) -> Form:

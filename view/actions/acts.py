@@ -7,6 +7,7 @@ Kept in memory: what was done is in the store's events. Imported by `answering`.
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -38,7 +39,10 @@ class Act:
 
 
 class Acts:
-    def __init__(self) -> None:
+    """`at_end`: called after each, whatever became of it."""
+
+    def __init__(self, at_end: Callable[[], None]) -> None:
+        self._at_end = at_end
         self._known: dict[str, Act] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -104,6 +108,7 @@ class Acts:
             )
         finally:
             act.is_running = False
+            self._at_end()
 
 
 async def preview(action: Action, asked: Asked) -> Preview:

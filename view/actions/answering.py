@@ -56,7 +56,7 @@ class Answering:
         self._refuse = refuse
         self._has_token = has_token
         self._tokens = FormTokens()
-        self.acts = Acts()
+        self.acts = Acts(viewer.forget)
 
     def routes(self) -> list[Route]:
         return [

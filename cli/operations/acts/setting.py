@@ -16,7 +16,7 @@ from infra.db.runs.changes import PendingChanges
 from mainspring.config.any_run import training
 from mainspring.config.files.layers import assignments
 from mainspring.errors import UsageError
-from mainspring.status import CampaignKind
+from mainspring.status import CampaignKind, CampaignStatus
 from view.actions.protocol import Asked, Input, Preview, Say
 from view.page_request import url
 from view.pages.campaign import CampaignPage
@@ -69,7 +69,9 @@ class Setting:
         elif not lines:
             what = ["The campaign has these values already: there is nothing to change."]
         else:
-            what = [*lines, "A finished campaign that gets more steps is started again."]
+            what = lines
+            if pending.record.status is CampaignStatus.FINISHED:
+                what = [*lines, "The campaign has finished, and is started again for more steps."]
         return Preview(
             what=what,
             command=f"mainspring campaign set {shlex.join([campaign, *words])}",
