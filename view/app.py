@@ -21,7 +21,7 @@ from infra.db.fence import UnknownId
 from infra.db.runs import campaigns
 from mainspring.errors import DatabaseError, MainspringError, UsageError
 from view.access import ACTS, AccessGuard
-from view.actions.answering import Answering
+from view.actions.answering import ActionPages
 from view.actions.protocol import Action
 from view.live import live
 from view.page import Page
@@ -70,7 +70,7 @@ def make_app(
     async def refuse(error: MainspringError, status: int) -> Response:
         return await _refusal(viewer, error, wants_json=False, usage_status=status)
 
-    answering = Answering(viewer, actions, refuse, has_token=bool(token))
+    answering = ActionPages(viewer, actions, refuse, has_token=bool(token))
     viewer.ends.append(answering.acts.close)
     offered = answering.offered
     routes = [

@@ -55,7 +55,7 @@ class Viewer:
         self.steps: dict[str, dict[int, Step]] = {}
         """Steps that were read, by campaign and number (`pages.campaign`)."""
         self.ends: list[Callable[[], Awaitable[None]]] = []
-        """What else ends with it (`actions`)."""
+        """Called when it ends (`actions`)."""
         self.settings: Settings = load_settings(home)
 
     @asynccontextmanager

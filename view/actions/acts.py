@@ -1,4 +1,4 @@
-"""What was asked for by forms, while it is done and after: the results that pages tell.
+"""Acts: what forms asked for, while it is done and after, for the pages that tell it.
 
 Invariants: an act of one id is done once; acts on one subject are done one after the other, each
 only if what its person agreed to is still so; a page never waits for one longer than it chooses to.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import structlog
 
 from mainspring.errors import MainspringError, ServiceError, UsageError
-from view.actions.protocol import Action, Asked, Preview
+from view.actions.protocol import Action, ActRequest, Preview
 
 MAX_KEPT = 200
 """Acts that are told, the newest ones."""
@@ -33,7 +33,7 @@ class Act:
     of: str
     back: str
     told: str = ""
-    """What it waits for, while it is done; then what was done."""
+    """While it is done, what it waits for; then what was done."""
     error: MainspringError | None = None
     is_running: bool = True
 
@@ -50,7 +50,7 @@ class Acts:
     def find(self, id: str) -> Act | None:
         return self._known.get(id)
 
-    def begin(self, id: str, action: Action, asked: Asked, shown: Preview, by: str) -> Act:
+    def begin(self, id: str, action: Action, asked: ActRequest, shown: Preview, by: str) -> Act:
         """The act of this id, begun now or before."""
         if (known := self._known.get(id)) is not None:
             return known
@@ -74,7 +74,9 @@ class Acts:
         if running:
             await asyncio.wait(running, timeout=END_S)
 
-    async def _run(self, act: Act, action: Action, asked: Asked, shown: Preview, by: str) -> None:
+    async def _run(
+        self, act: Act, action: Action, asked: ActRequest, shown: Preview, by: str
+    ) -> None:
         def say(text: str) -> None:
             act.told = text
 
@@ -111,8 +113,8 @@ class Acts:
             self._at_end()
 
 
-async def preview(action: Action, asked: Asked) -> Preview:
-    """What it would do now. Raises as `Action.preview`; ServiceError when that takes too long."""
+async def preview(action: Action, asked: ActRequest) -> Preview:
+    """The action's preview. Raises as `Action.preview`; ServiceError when that takes too long."""
     try:
         async with asyncio.timeout(PREVIEW_S):
             return await action.preview(asked)

@@ -20,7 +20,7 @@ from view.access import ACTS, is_loopback
 from view.actions import acts as doing
 from view.actions.acts import Acts
 from view.actions.form_token import FormTokens
-from view.actions.protocol import Action, Asked, Preview
+from view.actions.protocol import Action, ActRequest, Preview
 from view.page_request import url
 from view.rendering import render
 from view.viewer import Viewer
@@ -45,7 +45,7 @@ class FormTooLarge(UsageError):
     """More than a form of ours can hold."""
 
 
-class Answering:
+class ActionPages:
     """Pages and forms of the actions. `has_token`: readers give one."""
 
     def __init__(
@@ -138,7 +138,7 @@ class Answering:
         self,
         request: Request,
         action: Action,
-        asked: Asked,
+        asked: ActRequest,
         shown: Preview,
         told: str = "",
         status: int = 200,
@@ -167,7 +167,7 @@ class Answering:
         return f"viewer of {person()}{token}{where}"
 
 
-def _asked(values: Mapping[str, str]) -> Asked:
+def _asked(values: Mapping[str, str]) -> ActRequest:
     """Raises UsageError."""
     if any("\0" in text for pair in values.items() for text in pair):
         raise UsageError("what was asked has a NUL", remedy="no id and no value has one")
@@ -177,7 +177,7 @@ def _asked(values: Mapping[str, str]) -> Asked:
             "the address does not tell what the action is for",
             remedy="follow a link of a campaign, a rollout or a node",
         )
-    return Asked(of, {name: text for name, text in values.items() if name not in _OWN})
+    return ActRequest(of, {name: text for name, text in values.items() if name not in _OWN})
 
 
 async def _form(request: Request) -> dict[str, str]:

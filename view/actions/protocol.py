@@ -13,8 +13,8 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What an action is to be done to."""
+class ActRequest:
+    """A request for an action: to what, and with which values."""
 
     of: str
     """Id of the campaign, the rollout or the node."""
@@ -34,7 +34,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What an action would do now."""
+    """An action as it would be done now."""
 
     what: Sequence[str]
     """Sentences with numbers."""
@@ -43,7 +43,7 @@ class Preview:
     back: str
     """Address of the page that it was offered on."""
     seen: str = ""
-    """What the decision rests on, in a word: where it has changed, the preview is shown again."""
+    """Facts that the decision rests on: where they have changed, the preview is shown again."""
     confirm: str = ""
     """Text that a person must type; empty: none."""
     inputs: Sequence[Input] = ()
@@ -62,11 +62,11 @@ class Action(Protocol):
         record on one; None: it is not offered there."""
         ...
 
-    async def preview(self, asked: Asked) -> Preview:
+    async def preview(self, asked: ActRequest) -> Preview:
         """Changes nothing. Raises UsageError where the action would be refused, DatabaseError."""
         ...
 
-    async def do(self, asked: Asked, shown: Preview, by: str, say: Say) -> str:
+    async def do(self, asked: ActRequest, shown: Preview, by: str, say: Say) -> str:
         """Tells what was done, in a sentence. `shown`: the preview that was agreed to. `by`: who
         asks, for the event. Raises MainspringError."""
         ...

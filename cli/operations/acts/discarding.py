@@ -15,14 +15,14 @@ from infra.db.naming import campaign_named
 from infra.db.rollouts import groups
 from infra.db.training import discards, steps
 from mainspring.status import GroupKind, GroupStatus, StepStatus
-from view.actions.protocol import Asked, Preview, Say
+from view.actions.protocol import ActRequest, Preview, Say
 from view.page_request import url
 from view.pages.group import StepPage
 
 _OPEN = (GroupStatus.RUNNING, GroupStatus.READY)
 
 
-class DroppingBatch:
+class DropBatch:
     """Drop the batch of the planned step."""
 
     name = "drop-batch"
@@ -36,7 +36,7 @@ class DroppingBatch:
             return None
         return {"of": shown.campaign} if shown.can_be_discarded else None
 
-    async def preview(self, asked: Asked) -> Preview:
+    async def preview(self, asked: ActRequest) -> Preview:
         async def read(db: Database) -> Preview:
             record = await campaign_named(db, asked.of)
             batch = await discards.planned_batch(db, record.id)
@@ -54,7 +54,7 @@ class DroppingBatch:
 
         return await self._place.read(read)
 
-    async def do(self, asked: Asked, shown: Preview, by: str, say: Say) -> str:
+    async def do(self, asked: ActRequest, shown: Preview, by: str, say: Say) -> str:
         step = int(shown.seen.split(":")[0].removeprefix("step "))
 
         async def go(services: Services) -> str:
@@ -65,7 +65,7 @@ class DroppingBatch:
         return await self._place.act(go, say)
 
 
-class RollingBack:
+class RollBackStep:
     """Discard the newest policy version and its step."""
 
     name = "rollback"
@@ -80,7 +80,7 @@ class RollingBack:
         can = shown.can_be_discarded and shown.can_roll_back
         return {"of": shown.campaign} if can else None
 
-    async def preview(self, asked: Asked) -> Preview:
+    async def preview(self, asked: ActRequest) -> Preview:
         async def read(db: Database) -> Preview:
             campaign, version = await campaign_control.to_roll_back(db, asked.of)
             stored = await groups.list_groups(db, campaign, GroupKind.TRAIN)
@@ -102,7 +102,7 @@ class RollingBack:
 
         return await self._place.read(read)
 
-    async def do(self, asked: Asked, shown: Preview, by: str, say: Say) -> str:
+    async def do(self, asked: ActRequest, shown: Preview, by: str, say: Say) -> str:
         async def go(services: Services) -> str:
             return await campaign_control.rollback(
                 services.client,

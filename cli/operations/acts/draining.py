@@ -1,4 +1,4 @@
-"""Draining a sandbox node, and letting it take work again, from the page of the nodes.
+"""DrainNode a sandbox node, and letting it take work again, from the page of the nodes.
 
 Imported by `offered`.
 """
@@ -13,13 +13,13 @@ from infra.db.database import Database
 from infra.db.nodes.nodes import NodeRecord
 from mainspring.ids import NodeId
 from mainspring.status import NodeStatus
-from view.actions.protocol import Asked, Preview, Say
+from view.actions.protocol import ActRequest, Preview, Say
 from view.page_request import url
 
 _GONE = (NodeStatus.LOST, NodeStatus.STOPPED)
 
 
-class Draining:
+class DrainNode:
     """Let a node open no new sandboxes, or undo that."""
 
     def __init__(self, place: Place, undo: bool) -> None:
@@ -35,7 +35,7 @@ class Draining:
             return None
         return {"of": shown.said.id}
 
-    async def preview(self, asked: Asked) -> Preview:
+    async def preview(self, asked: ActRequest) -> Preview:
         record = await self._place.read(lambda db: named(db, NodeId(asked.of)))
         open_ones = counted(record.num_leased, "sandbox", "sandboxes")
         if self._undo:
@@ -53,7 +53,7 @@ class Draining:
             seen=str(record.draining),
         )
 
-    async def do(self, asked: Asked, shown: Preview, by: str, say: Say) -> str:
+    async def do(self, asked: ActRequest, shown: Preview, by: str, say: Say) -> str:
         async def go(db: Database) -> NodeRecord:
             return await drain(db, NodeId(asked.of), undo=self._undo, wait_s=None, by=by)
 

@@ -15,14 +15,14 @@ from infra.db.rollouts import labels
 from infra.db.rollouts.labels import MarkChange, Marks
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, RolloutId
-from view.actions.protocol import Asked, Input, Preview, Say
+from view.actions.protocol import ActRequest, Input, Preview, Say
 from view.page_request import url
 from view.pages.rollout import RolloutPage
 
 NUM_NAMED = 12
 
 
-class Marking:
+class MarkRollout:
     """Give and take labels, and write the note."""
 
     name = "label"
@@ -34,7 +34,7 @@ class Marking:
     def offer(self, shown: Any) -> Mapping[str, str] | None:
         return {"of": shown.record.id} if isinstance(shown, RolloutPage) else None
 
-    async def preview(self, asked: Asked) -> Preview:
+    async def preview(self, asked: ActRequest) -> Preview:
         async def read(db: Database) -> tuple[RolloutId, Marks, Mapping[str, int]]:
             rollout = await rollout_named(db, asked.of)
             known = await labels.names_in(db, CampaignId(rollout.partition("/")[0]))
@@ -63,7 +63,7 @@ class Marking:
             ),
         )
 
-    async def do(self, asked: Asked, shown: Preview, by: str, say: Say) -> str:
+    async def do(self, asked: ActRequest, shown: Preview, by: str, say: Say) -> str:
         async def go(db: Database) -> tuple[list[RolloutId], list[RolloutId], str]:
             rollout = await rollout_named(db, asked.of)
             async with db.transaction() as connection:
@@ -79,7 +79,7 @@ class Marking:
         return f"{rollout}: {told if changed else 'nothing to change'}"
 
 
-def _change(asked: Asked, had: str) -> MarkChange | None:
+def _change(asked: ActRequest, had: str) -> MarkChange | None:
     """None: the form asks for nothing. Raises UsageError."""
     add, remove = (_names(asked.fields.get(name, "")) for name in ("add", "remove"))
     written = asked.fields.get("note", had).strip()

@@ -20,7 +20,7 @@ from mainspring.errors import UsageError
 from mainspring.ids import RolloutId
 from mainspring.status import RolloutPhase
 from mainspring.trajectories.rollout_filter import parse
-from view.actions.protocol import Asked, Preview, Say
+from view.actions.protocol import ActRequest, Preview, Say
 from view.page_request import url
 from view.pages.rollout import RolloutPage
 from view.pages.rollouts import RolloutsPage
@@ -34,7 +34,7 @@ _OPS = {"fault": "contains"}
 _FIELDS = ("verdict", "stop", "version", "split", "step", "fault", "task", "group")
 
 
-class RetryingOne:
+class RetryRollout:
     """Retry a rollout."""
 
     name = title = "retry"
@@ -49,7 +49,7 @@ class RetryingOne:
         has_begun = record.phase is RolloutPhase.DONE or record.run_id is not None
         return {"of": record.id} if has_begun else None
 
-    async def preview(self, asked: Asked) -> Preview:
+    async def preview(self, asked: ActRequest) -> Preview:
         async def read(db: Database) -> RetryPlan:
             return await retrying.plan(db, [await rollout_named(db, asked.of)])
 
@@ -69,7 +69,7 @@ class RetryingOne:
             seen=f"{record.epoch} {record.run_id} {record.phase is RolloutPhase.DONE}",
         )
 
-    async def do(self, asked: Asked, shown: Preview, by: str, say: Say) -> str:
+    async def do(self, asked: ActRequest, shown: Preview, by: str, say: Say) -> str:
         async def go(services: Services) -> str:
             rollout = await rollout_named(services.db, asked.of)
             done = await retrying.retry(services.client, services.db, [rollout], by=by)
@@ -78,7 +78,7 @@ class RetryingOne:
         return await self._place.act(go, say)
 
 
-class RetryingAll:
+class RetryListed:
     """Retry all rollouts that a list shows, on this page of it and on others."""
 
     name = "retry-all"
@@ -92,7 +92,7 @@ class RetryingAll:
             return None
         return {"of": shown.campaign, **shown.chosen} if _words(shown.chosen) else None
 
-    async def preview(self, asked: Asked) -> Preview:
+    async def preview(self, asked: ActRequest) -> Preview:
         words = _words(asked.fields)
         if not words:
             raise UsageError(
@@ -124,7 +124,7 @@ class RetryingAll:
             confirm=str(number) if number > MANY else "",
         )
 
-    async def do(self, asked: Asked, shown: Preview, by: str, say: Say) -> str:
+    async def do(self, asked: ActRequest, shown: Preview, by: str, say: Say) -> str:
         async def go(services: Services) -> str:
             chosen = await _chosen(services.db, asked)
             say(f"{counted(len(chosen), 'rollout')} are looked at")
@@ -161,7 +161,7 @@ def _quote(value: str) -> str:
     return f'"{value}"' if '"' not in value else ""
 
 
-async def _chosen(db: Database, asked: Asked) -> Sequence[RolloutId]:
+async def _chosen(db: Database, asked: ActRequest) -> Sequence[RolloutId]:
     """As the command chooses them."""
     words = _words(asked.fields)
     query = RolloutQuery(

@@ -1,4 +1,4 @@
-"""Pausing, resuming and cancelling a run from its page.
+"""PauseRun, resuming and cancelling a run from its page.
 
 Imported by `offered`.
 """
@@ -18,13 +18,13 @@ from infra.db.reading import run_overviews
 from infra.db.runs import campaigns
 from infra.db.runs.campaigns import CampaignRecord
 from mainspring.status import CampaignStatus
-from view.actions.protocol import Asked, Preview, Say
+from view.actions.protocol import ActRequest, Preview, Say
 from view.page_request import url
 from view.pages.campaign import CampaignPage
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunUnderWay:
     """A run that is under way."""
 
     record: CampaignRecord
@@ -36,13 +36,13 @@ class Run:
         return url("c", self.record.id)
 
 
-async def run_under_way(db: Database, name: str, verb: str) -> Run:
+async def run_under_way(db: Database, name: str, verb: str) -> RunUnderWay:
     """Raises UsageError when it has ended, as the command does."""
     await campaign_control.refuse_ended(db, name, verb)
     record = await campaign_named(db, name)
     async with db.snapshot() as connection:
         phases = await run_overviews.phases(connection, record.id)
-    return Run(record, sum(phases.values()))
+    return RunUnderWay(record, sum(phases.values()))
 
 
 def runs_on(shown: Any) -> CampaignStatus | None:
@@ -52,7 +52,7 @@ def runs_on(shown: Any) -> CampaignStatus | None:
     return None
 
 
-class Pausing:
+class PauseRun:
     """Pause a run, or resume it."""
 
     def __init__(self, place: Place, paused: bool) -> None:
@@ -66,7 +66,7 @@ class Pausing:
             return None
         return {"of": shown.id}
 
-    async def preview(self, asked: Asked) -> Preview:
+    async def preview(self, asked: ActRequest) -> Preview:
         run = await self._place.read(lambda db: run_under_way(db, asked.of, self.name))
         record = run.record
         playing = counted(run.num_playing, "rollout")
@@ -81,7 +81,7 @@ class Pausing:
             seen=record.status.value,
         )
 
-    async def do(self, asked: Asked, shown: Preview, by: str, say: Say) -> str:
+    async def do(self, asked: ActRequest, shown: Preview, by: str, say: Say) -> str:
         async def go(services: Services) -> str:
             return await campaign_control.set_paused(
                 services.client, services.db, asked.of, self._paused, say, by
@@ -90,7 +90,7 @@ class Pausing:
         return await self._place.act(go, say)
 
 
-class Cancelling:
+class CancelRun:
     """Cancel a run."""
 
     name = title = "cancel"
@@ -101,7 +101,7 @@ class Cancelling:
     def offer(self, shown: Any) -> Mapping[str, str] | None:
         return None if runs_on(shown) is None else {"of": shown.id}
 
-    async def preview(self, asked: Asked) -> Preview:
+    async def preview(self, asked: ActRequest) -> Preview:
         run = await self._place.read(lambda db: run_under_way(db, asked.of, self.name))
         record = run.record
         again = resuming(record.kind, record.id, retrained_from=record.retrained_from)
@@ -118,7 +118,7 @@ class Cancelling:
             confirm=record.id,
         )
 
-    async def do(self, asked: Asked, shown: Preview, by: str, say: Say) -> str:
+    async def do(self, asked: ActRequest, shown: Preview, by: str, say: Say) -> str:
         async def go(services: Services) -> str:
             campaign = await campaign_control.cancel(services.client, services.db, asked.of, by)
             unserved = await campaign_control.unserved(services.client, services.db, campaign)

@@ -25,11 +25,11 @@ class Place:
     home: Path | None
 
     async def read(self, call: Callable[[Database], Awaitable[T]]) -> T:
-        """What a preview reads. Raises DatabaseError."""
+        """Read for a preview. Raises DatabaseError."""
         return await with_database(self.home, call)
 
     async def act(self, call: Callable[[Services], Awaitable[T]], say: Say) -> T:
-        """What needs Temporal too. Raises DatabaseError, TemporalError."""
+        """Do what needs Temporal, too. Raises DatabaseError, TemporalError."""
 
         async def work() -> T:
             async with opened(load_settings(self.home)) as services:

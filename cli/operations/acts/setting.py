@@ -17,7 +17,7 @@ from mainspring.config.any_run import training
 from mainspring.config.files.layers import assignments
 from mainspring.errors import UsageError
 from mainspring.status import CampaignKind, CampaignStatus
-from view.actions.protocol import Asked, Input, Preview, Say
+from view.actions.protocol import ActRequest, Input, Preview, Say
 from view.page_request import url
 from view.pages.campaign import CampaignPage
 from view.pages.config import ConfigPage
@@ -25,7 +25,7 @@ from view.pages.config import ConfigPage
 MAX_DIGITS = 9
 
 
-class Setting:
+class SetFields:
     """Change fields of a training campaign."""
 
     name = "set"
@@ -41,7 +41,7 @@ class Setting:
             return {"of": shown.campaign}
         return None
 
-    async def preview(self, asked: Asked) -> Preview:
+    async def preview(self, asked: ActRequest) -> Preview:
         texts, from_step = _texts(asked), _from_step(asked)
         step = asked.fields.get("from_step", "")
         inputs = (
@@ -81,7 +81,7 @@ class Setting:
             is_asking=not lines,
         )
 
-    async def do(self, asked: Asked, shown: Preview, by: str, say: Say) -> str:
+    async def do(self, asked: ActRequest, shown: Preview, by: str, say: Say) -> str:
         def agree(pending: PendingChanges) -> None:
             if "; ".join(change.line for change in pending.changes) != shown.seen:
                 raise UsageError(
@@ -106,12 +106,12 @@ class Setting:
         return f"campaign {done.campaign}: {number if done.changes else ''}{done.note}"
 
 
-def _texts(asked: Asked) -> Sequence[str]:
+def _texts(asked: ActRequest) -> Sequence[str]:
     lines = asked.fields.get("fields", "").splitlines()
     return [line.strip() for line in lines if line.strip()]
 
 
-def _from_step(asked: Asked) -> int | None:
+def _from_step(asked: ActRequest) -> int | None:
     text = asked.fields.get("from_step", "").strip()
     if not text:
         return None

@@ -59,7 +59,7 @@ async def change(
 async def asked_for(
     db: Database, name: str, values: Values, from_step: int | None = None
 ) -> PendingChanges:
-    """What `change` would make now. Raises as that does."""
+    """The changes that `change` would make now. Raises as that does."""
     record = await campaign_named(db, name)
     training(record.config)
     asked = await changes.pending(db, record.id, values, person(), from_step)

@@ -49,7 +49,7 @@ class Retried:
 
 @dataclass(slots=True)
 class RetryPlan:
-    """What a retry does with each rollout."""
+    """Rollouts by what a retry does with them."""
 
     records: list[RolloutRecord] = field(default_factory=list)
     to_reset: list[RolloutId] = field(default_factory=list)
@@ -76,7 +76,7 @@ class RetryPlan:
 
 
 async def plan(db: Database, ids: Sequence[RolloutId]) -> RetryPlan:
-    """What a retry of these would do now. Raises UnknownId."""
+    """Tell what a retry of these would do now. Raises UnknownId."""
     planned = RetryPlan()
     open_groups: dict[GroupId, bool] = {}
     runs: dict[CampaignId, CampaignRecord] = {}

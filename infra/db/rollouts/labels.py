@@ -1,6 +1,6 @@
-"""Labels and notes of rollouts: what people say of them, to choose them by.
+"""Labels and notes that people give to rollouts, to choose them by.
 
-Invariants: a label says something about the epoch that was looked at, so that a retried rollout is
+Invariants: a label is about the epoch that was looked at, so that a retried rollout is
 not chosen by one of before; giving a label twice is giving it once, and the first stands; the
 newest note stands, and the event of each is the history. Scores and training read neither. Imported
 by `reading`, reports, commands and the viewer.
@@ -37,7 +37,7 @@ NAMES: ColumnElement[Any] = func.array(
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class GivenLabel:
     name: str
     epoch: int
     by: str
@@ -54,9 +54,9 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """All that people say of a rollout; of earlier epochs, too."""
+    """All labels of a rollout, also those of earlier epochs, and its note."""
 
-    labels: tuple[Label, ...] = ()
+    labels: tuple[GivenLabel, ...] = ()
     note: Note | None = None
 
     def names(self, epoch: int) -> list[str]:
@@ -72,7 +72,7 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class MarkChange:
-    """What is to be changed of rollouts."""
+    """Labels to give and to take, and the note."""
 
     add: tuple[str, ...] = ()
     remove: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ class MarkChange:
     """The new note; empty: none. None: it stays."""
 
     def told(self) -> str:
-        """What it does, in words."""
+        """The change in words."""
         parts = [f"{name} added" for name in self.add]
         parts += [f"{name} removed" for name in self.remove]
         if self.note is not None:
@@ -95,6 +95,7 @@ def has_label(name: str) -> ColumnElement[bool]:
 
 
 async def of_rollout(connection: AsyncConnection, rollout: RolloutId) -> Marks:
+    """Labels and the note of a rollout."""
     labels = await connection.execute(
         select(LabelRow.name, LabelRow.epoch, LabelRow.by, LabelRow.at)
         .where(LabelRow.rollout_id == rollout)
@@ -106,7 +107,7 @@ async def of_rollout(connection: AsyncConnection, rollout: RolloutId) -> Marks:
         )
     )
     row = note.one_or_none()
-    return Marks(tuple(Label(*each) for each in labels), None if row is None else Note(*row))
+    return Marks(tuple(GivenLabel(*each) for each in labels), None if row is None else Note(*row))
 
 
 async def names_in(db: Database, campaign: CampaignId) -> dict[str, int]:
@@ -240,6 +241,6 @@ async def _tell(
         await write(connection, Event(EventKind.COMMAND, which, text, campaign, by))
 
 
-def _document(mark: Label | Note, **content: str) -> dict[str, Any]:
+def _document(mark: GivenLabel | Note, **content: str) -> dict[str, Any]:
     at = mark.at.isoformat(timespec="seconds")
     return {**content, "epoch": mark.epoch, "by": mark.by, "at": at}

@@ -1,4 +1,4 @@
-"""Tables of what people say of rollouts: labels, and one note.
+"""Tables of labels and notes that people give to rollouts.
 
 Held by the schema: a rollout has a label once, and one note. Imported by `models`, and by queries
 that choose rollouts by label. Neither is read by anything that scores or trains.
@@ -20,8 +20,7 @@ class LabelRow(Base):
     rollout_id: Mapped[str] = mapped_column(ForeignKey("rollouts.id"), primary_key=True)
     name: Mapped[str] = mapped_column(primary_key=True)
     epoch: Mapped[int]
-    """The epoch that was looked at. It says nothing about another one: a retried rollout has other
-    turns."""
+    """The epoch that was looked at: a retried rollout has other turns."""
     by: Mapped[str] = mapped_column(PlainText)
     """User and host of who gave it."""
     at: Mapped[datetime] = mapped_column(server_default=func.now())
