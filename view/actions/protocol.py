@@ -44,6 +44,8 @@ class Preview:
     """Address of the page that it was offered on."""
     seen: str = ""
     """Facts that the decision rests on: where they have changed, the preview is shown again."""
+    verb: str = ""
+    """Word on the button that does it; empty: the action's title."""
     confirm: str = ""
     """Text that a person must type; empty: none."""
     inputs: Sequence[Input] = ()

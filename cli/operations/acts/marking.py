@@ -55,6 +55,7 @@ class MarkRollout:
             what=what,
             command=_command(rollout, change),
             back=url("r", rollout),
+            verb="save",
             seen=" ".join([*(f"{label.name}@{label.epoch}" for label in marks.labels), had]),
             inputs=(
                 Input("add", "Labels to give, as good", asked.fields.get("add", "")),

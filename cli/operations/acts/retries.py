@@ -3,6 +3,7 @@
 Imported by `offered`.
 """
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,6 +32,7 @@ _OPTIONS = {"failed": "--failed", "masked": "--masked"}
 """States that have an option of their own."""
 _OPS = {"fault": "contains"}
 """A list groups faults by their beginning."""
+_BARE = re.compile(r"[A-Za-z0-9_./:-]+")
 _FIELDS = ("verdict", "stop", "version", "split", "step", "fault", "task", "group")
 
 
@@ -156,6 +158,8 @@ def _words(chosen: Mapping[str, str]) -> list[str]:
 
 def _quote(value: str) -> str:
     """Empty where no quotes hold it."""
+    if _BARE.fullmatch(value):
+        return value
     if "'" not in value:
         return f"'{value}'"
     return f'"{value}"' if '"' not in value else ""

@@ -110,7 +110,7 @@ class CancelRun:
             what=[
                 f"{counted(run.num_playing, 'rollout')} in flight {lost}, with what was played of "
                 "them. Steps, versions and rollouts that are done stay.",
-                f"`{again}` resumes it later.",
+                f"Resume it later with: {again}",
             ],
             command=f"mainspring campaign cancel {shlex.quote(record.id)}",
             back=run.back,
