@@ -68,7 +68,7 @@ def make_app(
     none is required. `actions`: what may be done from its pages."""
 
     async def refuse(error: MainspringError, status: int) -> Response:
-        return await _refusal(viewer, error, wants_json=False, usage_status=status)
+        return await _refusal(viewer, error, wants_json=False, usage_status=status, is_act=True)
 
     answering = ActionPages(viewer, actions, refuse, has_token=bool(token))
     viewer.ends.append(answering.acts.close)
@@ -163,7 +163,12 @@ async def _unknown(viewer: Viewer, request: Request) -> Response:
 
 
 async def _refusal(
-    viewer: Viewer, error: MainspringError, *, wants_json: bool, usage_status: int = 400
+    viewer: Viewer,
+    error: MainspringError,
+    *,
+    wants_json: bool,
+    usage_status: int = 400,
+    is_act: bool = False,
 ) -> Response:
     if isinstance(error, UnknownId):
         status = 404
@@ -180,6 +185,7 @@ async def _refusal(
         error=error,
         # What a form asked for is not asked again by itself.
         retry_s=RETRY_S if isinstance(error, DatabaseError) and usage_status == 400 else None,
+        is_act=is_act,
         campaigns=await _names(viewer) if status == 404 else (),
         settings=viewer.settings,
     )

@@ -1,5 +1,6 @@
 """Actions of the viewer where a service, a worker or a node is away, and on nodes."""
 
+import asyncio
 import json
 import socket
 from pathlib import Path
@@ -13,14 +14,16 @@ from viewed import home_of, viewer_of
 from cli.operations.acts.offered import all_actions
 from cli.operations.machine.embedded_stack import StackInfo
 from cli.operations.runs import campaign_launch as launch
+from infra.db.connect import connections
 from infra.db.database import Database
 from infra.db.nodes import nodes
 from infra.db.nodes.nodes import NodeBeat
-from infra.db.runs import campaigns, events
+from infra.db.runs import campaigns, events, removal
 from infra.temporal.connection import connect
 from mainspring.config.settings import load_settings
 from mainspring.ids import CampaignId, NodeId
 from mainspring.status import CampaignStatus
+from view.actions.acts import AT_ONCE
 
 
 def free_port() -> int:
@@ -64,6 +67,33 @@ async def test_temporal_that_is_away_is_named_and_nothing_is_done(
         assert address in told
     assert (await campaigns.get(db, CAMPAIGN)).status is CampaignStatus.RUNNING
     assert not [each for each in await events.newest(db) if each.kind == "command"]
+
+
+async def test_a_campaign_that_was_deleted_meanwhile_is_not_found(
+    db: Database, store_url: str, tmp_path: Path
+) -> None:
+    await begin_campaign(db)
+    async with client_of(home_of(tmp_path, store_url)) as client:
+        form = await ask(client, f"/do/cancel?of={CAMPAIGN}")
+        await campaigns.set_status(db, CAMPAIGN, CampaignStatus.CANCELLED)
+        await removal.remove(db, CAMPAIGN, await removal.mark(db, CAMPAIGN))
+        answer = await send(client, form, typed=CAMPAIGN)
+        assert answer.status_code == 404 and "no campaign first is stored" in answer.text
+
+
+async def test_many_readers_at_once_take_few_connections(
+    db: Database, store_url: str, tmp_path: Path
+) -> None:
+    await begin_campaign(db)
+    async with client_of(home_of(tmp_path, store_url)) as client:
+        asked = [asyncio.create_task(client.get(f"/do/cancel?of={CAMPAIGN}")) for _ in range(60)]
+        most = 0
+        while not all(task.done() for task in asked):
+            most = max(most, (await connections(db)).ours)
+            await asyncio.sleep(0.02)
+        assert {task.result().status_code for task in asked} == {200}
+    # Two of each preview, and those of this test.
+    assert 0 < most <= 2 * AT_ONCE + 8
 
 
 async def test_without_a_worker_the_order_is_recorded(stack: StackInfo) -> None:

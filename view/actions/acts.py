@@ -19,6 +19,8 @@ MAX_KEPT = 200
 """Acts that are told, the newest ones."""
 PREVIEW_S = 20.0
 """A preview asks the store alone."""
+AT_ONCE = 4
+"""Previews, and acts: each opens connections to the store, which others need as well."""
 ACT_S = 600.0
 """Longer than what any action waits for; one that retries ten thousand rollouts takes minutes."""
 END_S = 5.0
@@ -46,6 +48,8 @@ class Acts:
         self._known: dict[str, Act] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._asking = asyncio.Semaphore(AT_ONCE)
+        self._doing = asyncio.Semaphore(AT_ONCE)
 
     def find(self, id: str) -> Act | None:
         return self._known.get(id)
@@ -60,6 +64,17 @@ class Acts:
         for old in [each for each in self._known.values() if not each.is_running][:-MAX_KEPT]:
             del self._known[old.id]
         return act
+
+    async def preview(self, action: Action, asked: ActRequest) -> Preview:
+        """The action's preview. Raises as that does; ServiceError when it takes too long."""
+        try:
+            async with asyncio.timeout(PREVIEW_S), self._asking:
+                return await action.preview(asked)
+        except TimeoutError:
+            raise ServiceError(
+                f"the store did not answer within {PREVIEW_S:.0f} s: nothing was done",
+                remedy="try again when it answers; `mainspring status` tells which service is slow",
+            ) from None
 
     async def settled(self, act: Act, for_s: float) -> None:
         """Wait until it is done, or for so long."""
@@ -81,8 +96,8 @@ class Acts:
             act.told = text
 
         try:
-            async with asyncio.timeout(ACT_S), self._turns[asked.of]:
-                now = await preview(action, asked)
+            async with asyncio.timeout(ACT_S), self._turns[asked.of], self._doing:
+                now = await action.preview(asked)
                 if now.seen != shown.seen:
                     raise UsageError(
                         "this has changed since you were asked: nothing was done",
@@ -111,15 +126,3 @@ class Acts:
         finally:
             act.is_running = False
             self._at_end()
-
-
-async def preview(action: Action, asked: ActRequest) -> Preview:
-    """The action's preview. Raises as `Action.preview`; ServiceError when that takes too long."""
-    try:
-        async with asyncio.timeout(PREVIEW_S):
-            return await action.preview(asked)
-    except TimeoutError:
-        raise ServiceError(
-            f"the store did not answer within {PREVIEW_S:.0f} s: nothing was done",
-            remedy="try again when it answers; `mainspring status` tells which service is slow",
-        ) from None

@@ -17,7 +17,6 @@ from infra.db.fence import UnknownId
 from infra.db.runs.events import person
 from mainspring.errors import MainspringError, UsageError
 from view.access import ACTS, is_loopback
-from view.actions import acts as doing
 from view.actions.acts import Acts
 from view.actions.form_token import FormTokens
 from view.actions.protocol import Action, ActRequest, Preview
@@ -78,7 +77,7 @@ class ActionPages:
         try:
             action = self._named(request)
             asked = _asked(dict(request.query_params.multi_items()))
-            shown = await doing.preview(action, asked)
+            shown = await self.acts.preview(action, asked)
         except MainspringError as error:
             return await self._refuse(error, 400)
         return self._page(request, action, asked, shown)
@@ -98,7 +97,7 @@ class ActionPages:
         act = self.acts.find(number)
         if act is None:
             try:
-                shown = await doing.preview(action, asked)
+                shown = await self.acts.preview(action, asked)
             except MainspringError as error:
                 return await self._refuse(error, 409)
             if told := _not_agreed(shown, form):

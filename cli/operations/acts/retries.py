@@ -147,8 +147,6 @@ def _words(chosen: Mapping[str, str]) -> list[str]:
             options += ["--label", value]
         elif name == "state" and value in _OPTIONS:
             options.append(_OPTIONS[value])
-        elif name == "state" and value == "resolved":
-            conditions.append("verdict = resolved")
         elif name in _FIELDS and (quote := _quote(value)):
             conditions.append(f"{name} {_OPS.get(name, '=')} {quote}")
         else:
