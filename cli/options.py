@@ -75,6 +75,10 @@ Masked = Annotated[
     bool,
     typer.Option("--masked", help="Only rollouts without a score: cancelled, or ended by a fault."),
 ]
+Label = Annotated[
+    str | None,
+    typer.Option("--label", metavar="LABEL", help="Only rollouts that were given this label."),
+]
 OneSplit = Annotated[str | None, typer.Option(help="Split of the tasks (default: the only one).")]
 Workers = Annotated[
     bool, typer.Option(help="Start a local rollout worker and sandbox node for this run.")

@@ -24,6 +24,7 @@ JUDGE_QUEUE = "judge"
 
 _MAX_NAME = 48
 _CAMPAIGN_NAME = re.compile(rf"[a-z0-9][a-z0-9-]{{0,{_MAX_NAME - 1}}}")
+_NAME_RULE = "use 1 to 48 of a-z, 0-9 and '-', starting with a letter or digit"
 
 
 def campaign_id(name: str) -> CampaignId:
@@ -31,9 +32,16 @@ def campaign_id(name: str) -> CampaignId:
     if not _CAMPAIGN_NAME.fullmatch(name):
         raise UsageError(
             f"campaign name {name!r} cannot be used as an id",
-            remedy="use 1 to 48 of a-z, 0-9 and '-', starting with a letter or digit",
+            remedy=_NAME_RULE,
         )
     return CampaignId(name)
+
+
+def label_name(text: str) -> str:
+    """Check that `text` can be the name of a label. Raises UsageError."""
+    if not _CAMPAIGN_NAME.fullmatch(text):
+        raise UsageError(f"{text!r} cannot be the name of a label", remedy=_NAME_RULE)
+    return text
 
 
 def campaign_id_at(kind: str, what: str, at: datetime) -> CampaignId:

@@ -9,8 +9,9 @@ from itertools import groupby
 from typing import Any
 
 from infra.db.database import Database
-from infra.db.rollouts import groups, judgements, rollouts, turns
+from infra.db.rollouts import groups, judgements, labels, rollouts, turns
 from infra.db.rollouts.judgements import JudgementRecord
+from infra.db.rollouts.labels import Marks
 from infra.db.rollouts.rollouts import RolloutRecord
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
@@ -113,6 +114,8 @@ class RolloutView:
     """Model that an evaluation measured; None: a policy of the campaign's own."""
     training: StepOfRollout | None = None
     """Record of what a step of its campaign did with it; None: nothing is stored."""
+    marks: Marks = field(default_factory=Marks)
+    """Labels and the note that people gave it."""
 
     def as_dict(self) -> dict[str, Any]:
         record = self.record
@@ -137,6 +140,7 @@ class RolloutView:
             "cost": self.cost,
             "model": self.model,
             "training": None if self.training is None else _training_dict(self.training),
+            **self.marks.as_dict(),
         }
 
 
@@ -172,6 +176,7 @@ async def read(
     )
     async with database.transaction() as connection:
         training = await step_details.of_rollout(connection, rollout)
+        marks = await labels.of_rollout(connection, rollout)
     before = Record([], [])
     if bounds.first > 0 and _lacks_results(replies, commands, requests):
         # Why nothing was run follows from the whole record before it.
@@ -212,6 +217,7 @@ async def read(
         cost=cost_of_all(replies, config.price) if only is None else None,
         model=config.policy.model if isinstance(config, EvaluationConfig) else None,
         training=training,
+        marks=marks,
     )
 
 

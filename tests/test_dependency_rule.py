@@ -242,7 +242,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"tables"},
         {"own_packages", "terminal_text"},
     ),
-    "cli/operations": ({"keeping"}, {"runs"}, {"checks"}, {"machine"}),
+    "cli/operations": ({"acts", "keeping"}, {"runs"}, {"checks"}, {"machine"}),
 }
 """The order inside a large folder: its files and folders import what stands in a later row of it.
 Those of one row are strangers."""

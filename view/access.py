@@ -11,7 +11,8 @@ import hashlib
 import hmac
 from collections.abc import Collection
 from html import escape
-from urllib.parse import parse_qs
+from ipaddress import ip_address
+from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -22,6 +23,8 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 COOKIE = "mainspring-view"
 LOGIN = "/login"
 STATIC = "/static/"
+ACTS = "/do/"
+"""Where forms of actions are sent to."""
 MAX_LOGIN_BYTES = 4096
 WRONG_TOKEN_S = 0.5
 """A wrong token is answered no sooner."""
@@ -30,7 +33,8 @@ HEADERS = {
     "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
+    # With "no-referrer" a browser sends our own forms without their origin.
+    "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "x-frame-options": "DENY",
@@ -39,12 +43,16 @@ HEADERS = {
 
 class AccessGuard:
     """Middleware around the pages. `hosts`: names beside those of loopback. `token`: empty, where
-    none is required."""
+    none is required. `acts`: whether forms of actions are answered."""
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str] = (), token: str = "") -> None:
+    def __init__(
+        self, app: ASGIApp, hosts: Collection[str] = (), token: str = "", acts: bool = False
+    ) -> None:
         self._app = app
-        self._hosts = {name.lower() for name in (*LOOPBACK, *hosts)}
+        self._own_hosts = {name.lower() for name in hosts}
+        self._hosts = {*LOOPBACK, *self._own_hosts}
         self._token = token
+        self._acts = acts
         # Who reads a cookie does not learn the token.
         self._cookie = hashlib.sha256(f"{COOKIE} {token}".encode()).hexdigest()
 
@@ -69,8 +77,9 @@ class AccessGuard:
                 "start it with `mainspring view --allow-host NAME` to allow one\n",
                 421,
             )
-        if request.method not in ("GET", "HEAD") and request.url.path != LOGIN:
-            return PlainTextResponse("this viewer changes nothing: it answers GET\n", 405)
+        is_form = request.method not in ("GET", "HEAD") and request.url.path != LOGIN
+        if is_form and (refusal := self._refused_form(request)):
+            return refusal
         if not self._token or request.url.path.startswith(STATIC):
             return None
         if request.url.path == LOGIN:
@@ -82,6 +91,31 @@ class AccessGuard:
         if request.method == "GET" and not request.url.path.endswith(".json"):
             return _login_page(401)
         return PlainTextResponse("a token is required: Authorization: Bearer TOKEN\n", 401)
+
+    def _refused_form(self, request: Request) -> Response | None:
+        """Refusal of what may change something; None: it is a form of ours."""
+        if not self._acts:
+            return PlainTextResponse("this viewer changes nothing: it answers GET\n", 405)
+        if request.method != "POST" or not request.url.path.startswith(ACTS):
+            return PlainTextResponse(f"only the forms under {ACTS} are answered\n", 405)
+        origin = request.headers.get("origin")
+        if origin is None or self._is_ours(origin, request.headers.get("host", "")):
+            return None
+        return PlainTextResponse(
+            f"the form came from {origin[:200]!a}, and not from this viewer: nothing was done\n"
+            "where a proxy is before the viewer, name its host with --allow-host NAME\n",
+            403,
+        )
+
+    def _is_ours(self, origin: str, host: str) -> bool:
+        """Where the page was that sent a form. Another port of loopback is another program."""
+        try:
+            parts = urlsplit(origin.lower())
+            named = parts.hostname if parts.port in (None, 80, 443) else None
+        except ValueError:
+            return False
+        is_web = parts.scheme in ("http", "https")
+        return is_web and (parts.netloc == host.lower() or named in self._own_hosts)
 
     async def _login(self, request: Request) -> Response:
         if request.method != "POST":
@@ -98,6 +132,15 @@ class AccessGuard:
         answer = RedirectResponse("/", 303)
         answer.set_cookie(COOKIE, self._cookie, httponly=True, samesite="strict")
         return answer
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def host_name(headers: Headers) -> str:

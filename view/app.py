@@ -20,7 +20,9 @@ from starlette.staticfiles import StaticFiles
 from infra.db.fence import UnknownId
 from infra.db.runs import campaigns
 from mainspring.errors import DatabaseError, MainspringError, UsageError
-from view.access import AccessGuard
+from view.access import ACTS, AccessGuard
+from view.actions.answering import ActionPages
+from view.actions.protocol import Action
 from view.live import live
 from view.page import Page
 from view.page_request import PageRequest, url
@@ -55,18 +57,36 @@ class _WholeConvertor(Convertor[str]):
 register_url_convertor("whole", _WholeConvertor())
 
 
-def make_app(viewer: Viewer, *, hosts: Collection[str] = (), token: str = "") -> Any:
+def make_app(
+    viewer: Viewer,
+    *,
+    hosts: Collection[str] = (),
+    token: str = "",
+    actions: Sequence[Action] = (),
+) -> Any:
     """`hosts`: names that the viewer answers to beside those of loopback. `token`: empty, where
-    none is required."""
+    none is required. `actions`: what may be done from its pages."""
+
+    async def refuse(error: MainspringError, status: int) -> Response:
+        return await _refusal(viewer, error, wants_json=False, usage_status=status, is_act=True)
+
+    answering = ActionPages(viewer, actions, refuse, has_token=bool(token))
+    viewer.ends.append(answering.acts.close)
+    offered = answering.offered
     routes = [
         Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
         Route("/live/c/{name}", _with(viewer, live)),
         Route("/o/{rollout:whole}", _with(viewer, output)),
         Route("/w/{workflow:whole}", _to_page),
-        *(Route(path, _endpoint(viewer, page)) for page in ALL for path in _addresses(page.path)),
+        *(answering.routes() if actions else ()),
+        *(
+            Route(path, _endpoint(viewer, page, offered))
+            for page in ALL
+            for path in _addresses(page.path)
+        ),
         Route("/{rest:whole}", _with(viewer, _unknown)),
     ]
-    return AccessGuard(Starlette(routes=routes), hosts, token)
+    return AccessGuard(Starlette(routes=routes), hosts, token, acts=bool(actions))
 
 
 Answers = Callable[[Viewer, Request], Awaitable[Response]]
@@ -82,7 +102,12 @@ def _with(viewer: Viewer, answer: Answers) -> Callable[[Request], Awaitable[Resp
     return endpoint
 
 
-def _endpoint(viewer: Viewer, page: Page) -> Callable[[Request], Awaitable[Response]]:
+Offered = Callable[[Any], Sequence[tuple[str, str]]]
+
+
+def _endpoint(
+    viewer: Viewer, page: Page, offered: Offered
+) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         wants_json = False
         try:
@@ -90,7 +115,9 @@ def _endpoint(viewer: Viewer, page: Page) -> Callable[[Request], Awaitable[Respo
             shown = await page.read(viewer, asked)
             if wants_json:
                 return _json(shown)
-            text = render(page.template, page=shown, asked=asked, **_around(viewer))
+            text = render(
+                page.template, page=shown, asked=asked, offered=offered, **_around(viewer)
+            )
             return HTMLResponse(text, headers=NOTHING_KEPT)
         except MainspringError as error:
             return await _refusal(viewer, error, wants_json=wants_json)
@@ -130,14 +157,24 @@ def _json(document: Any, status: int = 200) -> Response:
 
 async def _unknown(viewer: Viewer, request: Request) -> Response:
     path = request.url.path
-    raise UnknownId(f"this viewer has no page {path}", remedy="its pages are linked from /")
+    remedy = "its pages are linked from /"
+    if path.startswith(ACTS):
+        remedy = "where actions are wanted, start it as `mainspring view --actions`"
+    raise UnknownId(f"this viewer has no page {path}", remedy=remedy)
 
 
-async def _refusal(viewer: Viewer, error: MainspringError, *, wants_json: bool) -> Response:
+async def _refusal(
+    viewer: Viewer,
+    error: MainspringError,
+    *,
+    wants_json: bool,
+    usage_status: int = 400,
+    is_act: bool = False,
+) -> Response:
     if isinstance(error, UnknownId):
         status = 404
     elif isinstance(error, UsageError):
-        status = 400
+        status = usage_status
     else:
         status = 503
         log.warning("a page could not be read", error=error.message)
@@ -147,7 +184,9 @@ async def _refusal(viewer: Viewer, error: MainspringError, *, wants_json: bool) 
         "refusal.html.j2",
         status=status,
         error=error,
-        retry_s=RETRY_S if isinstance(error, DatabaseError) else None,
+        # What a form asked for is not asked again by itself.
+        retry_s=RETRY_S if isinstance(error, DatabaseError) and usage_status == 400 else None,
+        is_act=is_act,
         campaigns=await _names(viewer) if status == 404 else (),
         **_around(viewer),
     )

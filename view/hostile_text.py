@@ -84,6 +84,13 @@ def visible(text: str) -> str:
     return "".join(each if each.isprintable() else "\ufffd" for each in text)
 
 
+def exact(text: str) -> Markup:
+    """`text` for a value of a form, which comes back as it was: what is not seen as its number."""
+    return Markup("").join(
+        escape(each) if each.isprintable() else Markup("&#{};").format(ord(each)) for each in text
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Excerpt:
     """A text's beginning and end."""

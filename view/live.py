@@ -55,7 +55,9 @@ class _Poller:
                     yield f"id: {seen}\nevent: {kind}\ndata: {seen}\n\n"
                 try:
                     async with asyncio.timeout(SILENT_S), self._changed:
-                        await self._changed.wait_for(lambda seen=seen: self.word != seen)
+                        # Without its own first word it waits: a reader may come with one of a
+                        # viewer of before.
+                        await self._changed.wait_for(lambda seen=seen: self.word not in ("", seen))
                 except TimeoutError:
                     if self._task.done():
                         self._task.result()  # raises what ended it

@@ -13,7 +13,6 @@ import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 
 import uvicorn
@@ -21,6 +20,8 @@ import uvicorn
 from infra.stack import viewer_address
 from infra.tcp import listen
 from mainspring.errors import ServiceError, UsageError
+from view.access import is_loopback
+from view.actions.protocol import Action
 from view.app import make_app
 from view.viewer import Viewer
 
@@ -55,15 +56,6 @@ def check(options: ViewOptions) -> str:
     return ""
 
 
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _token(file: Path) -> str:
     try:
         token = file.read_text().partition("\n")[0].strip()
@@ -87,8 +79,14 @@ class _Server(uvicorn.Server):
         yield  # they are handled below
 
 
-async def serve(options: ViewOptions, home: Path | None, say: Callable[[str], None]) -> None:
-    """Serve until a signal. `say`: told where it answers. Raises UsageError, ServiceError."""
+async def serve(
+    options: ViewOptions,
+    home: Path | None,
+    say: Callable[[str], None],
+    actions: Sequence[Action] = (),
+) -> None:
+    """Serve until a signal. `say`: told where it answers. `actions`: what may be done from its
+    pages. Raises UsageError, ServiceError."""
     token = check(options)
     viewer = Viewer(home)
     listener = _listen(options)
@@ -99,7 +97,7 @@ async def serve(options: ViewOptions, home: Path | None, say: Callable[[str], No
         hosts += [options.host, socket.gethostname()]
     server = _Server(
         uvicorn.Config(
-            make_app(viewer, hosts=hosts, token=token),
+            make_app(viewer, hosts=hosts, token=token, actions=actions),
             ws="none",
             lifespan="off",
             log_level="error",

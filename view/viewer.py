@@ -57,6 +57,8 @@ class Viewer:
         """Steps that were read, by campaign and number (`pages.campaign`)."""
         self.frozen: Collection[CampaignId] | None = None
         """The runs of a copy in files, where pages are made for one."""
+        self.ends: list[Callable[[], Awaitable[None]]] = []
+        """Called when it ends (`actions`)."""
         self.settings: Settings = load_settings(home)
 
     @asynccontextmanager
@@ -111,7 +113,13 @@ class Viewer:
             known.answer.add_done_callback(known.count_from_now)
         return await asyncio.shield(known.answer)
 
+    def forget(self) -> None:
+        """Answers from before now are given no more: something was changed from a page."""
+        self._kept.clear()
+
     async def close(self) -> None:
+        for end in self.ends:
+            await end()
         await self._open.aclose()
 
 

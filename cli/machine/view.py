@@ -1,7 +1,7 @@
 """`mainspring view`: the live viewer, until it is interrupted."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -53,14 +53,22 @@ def view(
             min=0, help="With --freeze: number of rollouts of each run, failed ones first."
         ),
     ] = 500,
+    actions: Annotated[
+        bool | None,
+        typer.Option(
+            "--actions/--no-actions",
+            help="Offer actions on the pages: retry, label, pause, cancel, drain and others.",
+        ),
+    ] = None,
     home: Home = None,
 ) -> None:
-    """Show runs, rollouts, tasks and machines in a browser, live and read-only."""
+    """Show runs, rollouts, tasks and machines in a browser, live; read-only without --actions."""
     import asyncio
 
     from infra.log_setup import set_up
     from mainspring.config.settings import load_settings
-    from view.server import ViewOptions, check, is_loopback, serve
+    from view.access import is_loopback
+    from view.server import ViewOptions, check, serve
 
     if freeze is not None:
         from cli.operations.runs.frozen_pages import freeze_runs
@@ -77,10 +85,16 @@ def view(
         )
     options = ViewOptions(host, port, tuple(allow_host or ()), token_file)
     check(options)
-    set_up(load_settings(home).log_format)
+    settings = load_settings(home)
+    set_up(settings.log_format)
     if not is_loopback(host):
         tell(
             f"warning: {host} is reached without TLS: the token and all pages can be read on the "
             "way; put a proxy with a certificate before it"
         )
-    asyncio.run(serve(options, home, typer.echo))
+    offered: Any = ()
+    if settings.view_actions if actions is None else actions:
+        from cli.operations.acts.offered import all_actions
+
+        offered = all_actions(home)
+    asyncio.run(serve(options, home, typer.echo, offered))

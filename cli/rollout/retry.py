@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.options import Failed, Home, Json, Masked, with_services
+from cli.options import Failed, Home, Json, Label, Masked, with_services
 from cli.terminal_text import echo
 
 
@@ -23,10 +23,12 @@ def retry(
     where: Annotated[
         str | None,
         typer.Option(
-            help="Only rollouts with these values of verdict, stop, fault, split or task: "
+            help="Only rollouts with these values of verdict, stop, fault, split, task, version, "
+            "step or group: "
             "\"fault is not null and split = 'test'\"."
         ),
     ] = None,
+    with_label: Label = None,
     home: Home = None,
     as_json: Json = False,
 ) -> None:
@@ -38,7 +40,7 @@ def retry(
     from mainspring.errors import UsageError
     from mainspring.trajectories.rollout_filter import parse
 
-    filters = failed or masked or where is not None
+    filters = failed or masked or where is not None or with_label is not None
     if bool(ids) == (campaign is not None) or (ids and filters):
         raise UsageError(
             "give ids of rollouts, or --campaign with a filter", remedy="give one of the two"
@@ -46,12 +48,12 @@ def retry(
     if campaign is not None and not filters:
         raise UsageError(
             f"--campaign {campaign} alone would retry all its rollouts",
-            remedy="add --failed, --masked or --where",
+            remedy="add --failed, --masked, --label or --where",
         )
     conditions = tuple(parse(where)) if where is not None else ()
 
     async def go(services: Any) -> Any:
-        from cli.operations.runs import campaign_control, retrying
+        from cli.operations.runs import campaign_control, labelling, retrying
         from infra.db.naming import campaign_named, rollout_named
         from infra.db.reading import rollout_search
 
@@ -61,7 +63,11 @@ def retry(
             chosen = list(dict.fromkeys(named))  # one that is named twice begins again once
         else:
             name = (await campaign_named(db, campaign)).id
-            query = rollout_search.RolloutQuery(failed=failed, masked=masked, conditions=conditions)
+            if with_label is not None:
+                await labelling.refuse_unknown(db, name, with_label)
+            query = rollout_search.RolloutQuery(
+                failed=failed, masked=masked, conditions=conditions, label=with_label
+            )
             rows, _ = await rollout_search.find(db, name, query)
             chosen = [row.id for row in rows]
         done = await retrying.retry(services.client, db, chosen, skip_final=campaign is not None)

@@ -1,4 +1,4 @@
-"""`mainspring rollout ...`: list, show, retry and export rollouts."""
+"""`mainspring rollout ...`: list, show, retry, label, search and export rollouts."""
 
 import json
 import re
@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.options import Failed, Home, Json, Masked, RunName, with_database
+from cli.options import Failed, Home, Json, Label, Masked, RunName, with_database
+from cli.rollout.label import label
 from cli.rollout.retry import retry
 from cli.rollout.search import search
 from cli.terminal_text import echo, plain
@@ -20,11 +21,12 @@ ORDERS = ("newest", "oldest", "turns", "reward", "seconds")
 
 app = typer.Typer(
     name="rollout",
-    help="Inspect, retry and export rollouts (one agent run on one task).",
+    help="Inspect, retry, label and export rollouts (one agent run on one task).",
     no_args_is_help=True,
 )
 app.command()(retry)
 app.command()(search)
+app.command("label")(label)
 
 
 @app.command("list")
@@ -57,6 +59,7 @@ def list_(
     turns: Annotated[
         str | None, typer.Option(help="Only rollouts with this number of turns: 5, '>10' or 5..10.")
     ] = None,
+    with_label: Label = None,
     sort: Annotated[str, typer.Option(help=f"Order of the list: {', '.join(ORDERS)}.")] = "newest",
     limit: Annotated[int, typer.Option(min=1, help="Number of rollouts to list.")] = 40,
     home: Home = None,
@@ -79,6 +82,7 @@ def list_(
         fault=fault,
         min_turns=fewest,
         max_turns=most,
+        label=with_label,
     )
     order = Order(_one_of("--sort", sort, ORDERS))
 
@@ -172,6 +176,7 @@ def export(
             help="Export resolved rollouts or all. Default: resolved for sft, else all.",
         ),
     ] = None,
+    with_label: Label = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Number of rollouts to export, oldest first.")
     ] = None,
@@ -180,6 +185,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Export the trajectories of a campaign's finished rollouts."""
+    from cli.operations.runs import labelling
     from cli.progress import counting
     from infra.db.naming import campaign_named
     from reports.export import formats as exporting
@@ -187,13 +193,17 @@ def export(
     only_resolved = format is TrajectoryFormat.SFT if resolved is None else resolved
 
     async def write(db: Any) -> Any:
+        name = (await campaign_named(db, campaign)).id
+        if with_label is not None:
+            await labelling.refuse_unknown(db, name, with_label)
         with counting("rollouts") as progress:
             return await exporting.export(
                 db,
-                (await campaign_named(db, campaign)).id,
+                name,
                 out,
                 format=format,
                 resolved=only_resolved,
+                label=with_label,
                 limit=limit,
                 force=force,
                 progress=progress,
@@ -210,12 +220,15 @@ def export(
 
 async def _find(db: Any, campaign: str, query: Any, order: Any, limit: int) -> Any:
     """Name, rows and number of all that match; a filter that names nothing is an error."""
+    from cli.operations.runs import labelling
     from infra.db.naming import campaign_named, near_names
     from infra.db.reading import rollout_search
     from mainspring.errors import UsageError
 
     name = (await campaign_named(db, campaign)).id
     rows, total = await rollout_search.find(db, name, query, order=order, limit=limit)
+    if not rows and query.label is not None:
+        await labelling.refuse_unknown(db, name, query.label)
     if rows or (query.split is None and query.task is None):
         return name, rows, total
     splits, tasks = await rollout_search.splits_and_tasks(db, name)
@@ -263,7 +276,7 @@ def _one_of(option: str, word: str, words: tuple[str, ...]) -> str:
 
 def _row(rollout: Any) -> dict[str, Any]:
     keys = ("id", "task", "sample_index", "player", "phase", "stop_reason", "verdict", "reward")
-    rest = ("num_turns", "epoch", "suspicions", "fault", "split", "policy_version")
+    rest = ("num_turns", "epoch", "suspicions", "fault", "split", "policy_version", "labels")
     return {
         **{key: getattr(rollout, key) for key in (*keys, *rest)},
         "elapsed_s": rollout.spent_s,

@@ -127,6 +127,8 @@ def _facts(rows: list[Any]) -> dict[str, list[str]]:
     ]
     facts["reward"] = [number(row.reward) for row in rows]
     facts["turns"] = [str(row.num_turns) for row in rows]
+    if any(row.labels for row in rows):
+        facts["labels"] = [", ".join(row.labels) or "-" for row in rows]
     if any(row.epoch for row in rows):
         facts["try"] = [str(row.epoch + 1) for row in rows]
     return facts
@@ -221,6 +223,7 @@ def _say_head(say: Any, seen: Any) -> None:
         say(f"time       {record.started_at:%Y-%m-%d %H:%M:%S}{finished} UTC")
     if spent := {name: s for name, s in record.phase_s.items() if s}:
         say(f"spent on   {', '.join(f'{name} {duration(s)}' for name, s in spent.items())}")
+    _say_marks(say, seen.marks)
     if record.fault:
         say(f"fault      {record.fault}", "red")
     for kind in record.suspicions:
@@ -234,6 +237,13 @@ def _say_head(say: Any, seen: Any) -> None:
         report.pop("score", None)
     for line in grade_lines(report):
         say(line, "dim")
+
+
+def _say_marks(say: Any, marks: Any) -> None:
+    for label in marks.labels:
+        say(f"label      {label.name}, by {label.by}, attempt {label.epoch + 1}")
+    if marks.note is not None:
+        say(f"note       {marks.note.text} (by {marks.note.by}, attempt {marks.note.epoch + 1})")
 
 
 def _say_program(say: Any, program: Any) -> None:

@@ -32,8 +32,8 @@ def search(
     """Search commands, outputs, replies, patches and tests of ended rollouts, newest first.
 
     All words and conditions must hold, and none with a minus before it. Conditions are part:
-    exit: verdict: stop: version: step: campaign: and task:. A query that begins with a minus comes
-    after --.
+    exit: verdict: stop: version: step: campaign: task: and label:. A query that begins with a minus
+    comes after --.
     """
     from infra.db.naming import campaign_named
     from infra.db.reading import search_hits

@@ -24,7 +24,7 @@ from infra.db.faults import UPGRADE, classify
 from infra.db.session import COMMAND_TIMEOUT_S, OF_A_TRANSACTION, is_pooled, open_session
 from mainspring.errors import DatabaseError
 
-NEEDED_REVISION = "0045"
+NEEDED_REVISION = "0046"
 """The newest migration, without Alembic, which takes a quarter of a second to load and is needed to
 migrate only. A test compares the two."""
 POOL_TIMEOUT_S = 900.0

@@ -63,6 +63,8 @@ class Settings(BaseSettings):
     """host:port of the Ray cluster that trainers use; empty: one of their own on their machine."""
     view: bool = True
     """Whether commands that keep a run's processes start the viewer beside them."""
+    view_actions: bool = False
+    """Whether the viewer's pages offer actions."""
     metrics_address: str = ""
     """ip:port at which a worker process answers Prometheus; empty: nowhere."""
     gateway_addresses: str = ""

@@ -3,8 +3,9 @@
     field = value      field != value      field contains value
     field is null      field is not null
 
-Fields are verdict, stop, fault, split and task; a value may stand in quotes. Pure: the command line
-turns the conditions into a query (`infra.db.reading.rollout_search`).
+Fields are verdict, stop, fault, split, task, version, step and group; a value may
+stand in quotes. Pure: the command line turns the conditions into a query
+(`infra.db.reading.rollout_search`).
 """
 
 import re
@@ -36,6 +37,12 @@ class Field(StrEnum):
     """Split of its task."""
     TASK = "task"
     """Its task's id."""
+    VERSION = "version"
+    """Policy version of its group."""
+    STEP = "step"
+    """Training step that took its group."""
+    GROUP = "group"
+    """Its group's id."""
 
 
 class Op(StrEnum):

@@ -63,6 +63,8 @@ class SearchKey(StrEnum):
     """Name of the campaign or other run."""
     TASK = "task"
     """Part of the task's id."""
+    LABEL = "label"
+    """Label that a person gave to the rollout."""
 
 
 _NUMBERS = frozenset({SearchKey.EXIT, SearchKey.VERSION, SearchKey.STEP})

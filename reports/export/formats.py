@@ -33,16 +33,19 @@ async def export(
     *,
     format: TrajectoryFormat,
     resolved: bool,
+    label: str | None = None,
     limit: int | None,
     force: bool,
     progress: Progress,
 ) -> Exported:
     """Raises UsageError before anything is made."""
     _check(out, format, force)
-    chosen = await attempts(database, campaign, resolved=resolved, limit=limit)
+    chosen = await attempts(database, campaign, resolved=resolved, label=label, limit=limit)
     if not chosen:
+        labelled = "" if label is None else f" with the label {label}"
         raise UsageError(
-            f"campaign {campaign} has no {'resolved' if resolved else 'ended'} rollout to export",
+            f"campaign {campaign} has no {'resolved' if resolved else 'ended'} rollout{labelled} "
+            "to export",
             remedy=f"`mainspring rollout list {campaign}` shows them"
             + ("; --all takes those that are not resolved too" if resolved else ""),
         )

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from infra.db.database import Database
-from infra.db.rollouts import groups, rollouts, turns
+from infra.db.rollouts import groups, labels, rollouts, turns
 from infra.db.rollouts.groups import GroupRecord
 from infra.db.rollouts.rollouts import RolloutRecord
 from infra.db.runs import campaigns
@@ -228,11 +228,17 @@ def _sum(counts: Iterable[int | None]) -> int | None:
 
 
 async def attempts(
-    database: Database, campaign: CampaignId, *, resolved: bool = False, limit: int | None = None
+    database: Database,
+    campaign: CampaignId,
+    *,
+    resolved: bool = False,
+    label: str | None = None,
+    limit: int | None = None,
 ) -> list[Attempt]:
-    """The campaign's ended rollouts, oldest group first; only resolved ones, the first `limit`.
-    Raises UnknownId."""
+    """The campaign's ended rollouts, oldest group first; only resolved ones, only those with this
+    label, the first `limit`. Raises UnknownId."""
     await campaigns.get(database, campaign)
+    labelled = None if label is None else await labels.having(database, campaign, label)
     by_group = {
         group.id: (number, group)
         for number, group in enumerate(await groups.list_groups(database, campaign))
@@ -251,7 +257,9 @@ async def attempts(
     chosen = [
         attempt
         for attempt in ended
-        if attempt.rollout.phase is RolloutPhase.DONE and (attempt.is_resolved or not resolved)
+        if attempt.rollout.phase is RolloutPhase.DONE
+        and (attempt.is_resolved or not resolved)
+        and (labelled is None or attempt.rollout.id in labelled)
     ]
     return chosen[:limit]
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cli.rollout.rollout_screen import print_list, print_one
+from infra.db.rollouts.labels import Marks
 from mainspring.status import Player, RolloutPhase, StopReason, Verdict
 from mainspring.tasks.criterion import GradeReport
 from reports.one_rollout import CommandView, TurnView
@@ -62,6 +63,7 @@ def rollout(printed: str = "", text: str = "Fix it.") -> Any:
         task=SimpleNamespace(issue=text),
         cost=0.0042,
         training=None,
+        marks=Marks(),
         model=None,
         patch=text,
         report=None,
@@ -154,7 +156,7 @@ def test_a_list_shows_what_it_is_sorted_by(
     capsys: pytest.CaptureFixture[str], with_time: bool
 ) -> None:
     row = rollout().record
-    row.num_turns, row.epoch = 3, 0
+    row.num_turns, row.epoch, row.labels = 3, 0, []
     print_list("c", [row], 1, 10, with_time=with_time)
     printed = capsys.readouterr().out
     assert ("10 s" in printed) == with_time and ("time" in printed.splitlines()[1]) == with_time

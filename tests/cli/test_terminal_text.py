@@ -218,6 +218,7 @@ def _rollout_list(_: Path) -> None:
         reward=1.0,
         num_turns=1,
         epoch=0,
+        labels=[HOSTILE],
         spent_s=1.0,
     )
     print_list("c", [row], 1, 10)

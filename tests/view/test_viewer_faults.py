@@ -2,18 +2,16 @@
 
 import asyncio
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import asyncpg
 import httpx
 import pytest
+from served import viewing
 from sqlalchemy import text
 from store_records import CAMPAIGN, add_group, begin_campaign
 from viewed import Told, home_of, play, viewer_of
@@ -25,8 +23,6 @@ from tests.waiting import until
 from view.live import _Poller
 from view.server import ViewOptions, check
 from view.viewer import Viewer
-
-REPO = Path(__file__).parents[2]
 
 
 async def test_a_store_that_is_down_is_named_and_comes_back_by_itself(
@@ -202,28 +198,13 @@ async def test_readers_share_one_poller_and_are_told_what_changed(
     missed = _events(poller, first.partition("\n")[0].removeprefix("id: "))
     assert "event: changed" in await anext(missed)
     await missed.aclose()
+    # Also by a viewer that was started again, which has no word of its own yet.
+    other_viewer = Viewer(viewer.settings.home)
+    after = _events(_Poller(other_viewer, CAMPAIGN), first.partition("\n")[0].removeprefix("id: "))
+    assert "event: changed" in await asyncio.wait_for(anext(after), 10)
+    await after.aclose()
+    await other_viewer.close()
     await viewer.close()
-
-
-@contextmanager
-def _viewing(home: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """The process, and what it printed up to its address."""
-    command = [sys.executable, "-m", "mainspring", "--home", str(home), "view", *options]
-    environment = {**os.environ, "PYTHONPATH": str(REPO)}
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    )
-    try:
-        printed: list[str] = []
-        assert process.stdout is not None
-        for line in process.stdout:
-            printed.append(line.strip())
-            if line.startswith("viewer "):
-                break
-        yield process, printed
-    finally:
-        process.kill()
-        process.wait()
 
 
 @asynccontextmanager
@@ -242,7 +223,7 @@ async def test_the_command_takes_the_next_port_and_ends_at_a_signal(
     home = home_of(tmp_path / "home", store_url)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with _viewing(home, "--port", str(port)) as (process, printed):
+        with viewing(home, "--port", str(port)) as (process, printed):
             url = printed[-1].removeprefix("viewer ")
             assert printed[0].startswith(f"port {port} is in use")
             assert viewer_address.found(home) == url != f"http://127.0.0.1:{port}"
@@ -259,7 +240,7 @@ async def test_a_viewer_that_was_killed_is_not_printed(
     db: Database, store_url: str, tmp_path: Path
 ) -> None:
     home = home_of(tmp_path / "home", store_url)
-    with _viewing(home, "--port", "0") as (process, _):
+    with viewing(home, "--port", "0") as (process, _):
         assert viewer_address.found(home)
         process.kill()
         process.wait()

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -24,6 +24,7 @@ from mainspring.status import GroupKind, StopReason, Unverified, Verdict
 from mainspring.tasks.criterion import GradeReport
 from mainspring.tasks.swe_task import SweTask
 from mainspring.trajectories.turns import Call
+from view.actions.protocol import Action
 from view.app import make_app
 from view.viewer import Viewer
 
@@ -39,11 +40,16 @@ def home_of(folder: Path, database_url: str) -> Path:
 
 @asynccontextmanager
 async def viewer_of(
-    home: Path, *, token: str = "", hosts: tuple[str, ...] = (), timeout_s: float = 5.0
+    home: Path,
+    *,
+    token: str = "",
+    hosts: tuple[str, ...] = (),
+    timeout_s: float = 5.0,
+    actions: Sequence[Action] = (),
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the pages, without a socket between."""
     viewer = Viewer(home, statement_timeout_s=timeout_s)
-    transport = httpx.ASGITransport(make_app(viewer, hosts=hosts, token=token))
+    transport = httpx.ASGITransport(make_app(viewer, hosts=hosts, token=token, actions=actions))
     async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
         yield client
     await viewer.close()
@@ -160,7 +166,7 @@ TAGS = frozenset(
         "html head meta title link script body a header nav button main div h1 h2 p dl dt "
         "dd span strong code br details summary pre ol ul li em article time noscript "
         "section figure figcaption svg line text polyline circle rect table thead tbody "
-        "tr th td aside small i del form label input mark footer",
+        "tr th td aside small i del form label input mark footer textarea",
     )
 )
 

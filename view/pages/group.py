@@ -16,7 +16,7 @@ from infra.db.reading.trained_steps import Step
 from infra.db.training import step_details
 from infra.db.training import steps as stored_steps
 from mainspring.ids import CampaignId, GroupId, RolloutId
-from mainspring.status import StepStatus
+from mainspring.status import CampaignKind, CampaignStatus, StepStatus
 from mainspring.training.trained_rollouts import StoredGap, TrainedRollout
 from view.page import Page
 from view.page_request import PageRequest
@@ -116,6 +116,10 @@ class StepPage:
     """Records of what it did with each rollout; empty: nothing is stored."""
     gaps: Sequence[StoredGap]
     """Its largest log-prob gaps, the largest first."""
+    can_be_discarded: bool
+    """Its campaign plays its own batches."""
+    can_roll_back: bool
+    """Its version is the newest, and its campaign does not run and has not finished."""
 
     @property
     def rollouts(self) -> list[ListedRollout]:
@@ -154,6 +158,9 @@ async def read_step(viewer: Viewer, asked: PageRequest) -> StepPage:
         num_steps=len(known),
         trained=trained,
         gaps=gaps,
+        can_be_discarded=record.kind is CampaignKind.TRAIN and not record.is_retrained,
+        can_roll_back=record.status in (CampaignStatus.CANCELLED, CampaignStatus.FAILED)
+        and record.version == number,
     )
 
 

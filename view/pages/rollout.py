@@ -17,6 +17,7 @@ from infra.db.fence import UnknownId
 from infra.db.naming import rollout_named
 from infra.db.reading import rollout_rail
 from infra.db.reading.rollout_rail import RailCall, SandboxSpan
+from infra.db.rollouts.labels import Marks
 from infra.db.rollouts.rollouts import RolloutRecord
 from mainspring.errors import UsageError
 from mainspring.ids import RolloutId, rollout_workflow
@@ -88,6 +89,8 @@ class RolloutPage:
     lives: Sequence[SandboxSpan]
     tokens: Sequence[TurnTokens]
     colouring: Colouring | None
+    marks: Marks
+    """Labels and the note that people gave it."""
     workflow: str
     raw: Mapping[str, Any] | None
 
@@ -251,6 +254,7 @@ def _page(
         lives=lives,
         tokens=tokens,
         colouring=colouring,
+        marks=view.marks,
         workflow=rollout_workflow(record.id),
         raw=view.as_dict() if tab == "raw" else None,
     )

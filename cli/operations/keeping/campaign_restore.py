@@ -24,7 +24,11 @@ from reports.archive.manifest import FILES, TABLES, ArchiveManifest
 
 OLDEST_RESTORED = "0040"
 """Migration of the oldest archives that are read: since then tables were added, and no columns."""
-ADDED_IN = {"events": "0041"}
+ADDED_IN = {
+    "events": "0041",
+    **dict.fromkeys(("step_rollouts", "step_gaps", "step_tokens"), "0045"),
+    **dict.fromkeys(("rollout_labels", "rollout_notes"), "0046"),
+}
 """Tables that were added since, each with its migration."""
 _ROLLOUTS = "rollouts"
 _SOURCE = "source_rollout_id"

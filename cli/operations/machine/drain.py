@@ -7,7 +7,7 @@ from cli.tables import Screen, as_text
 from infra.db.database import Database
 from infra.db.nodes import nodes, sandboxes
 from infra.db.nodes.nodes import NodeRecord
-from mainspring.errors import WorkFailed
+from mainspring.errors import UsageError, WorkFailed
 from mainspring.ids import NodeId
 from mainspring.status import NodeStatus
 
@@ -25,7 +25,7 @@ async def drain(
     Raises UsageError for an unknown node, and WorkFailed when the time is up or the node is dead.
     """
     await nodes.set_draining(db, node, not undo, by)
-    record = await _record(db, node)
+    record = await named(db, node)
     if wait_s is None:
         return record
     deadline = time.monotonic() + wait_s
@@ -54,13 +54,19 @@ async def drain(
                 console.print(saying)
             last_line = saying
             await asyncio.sleep(LOOK_EVERY_S)
-            record = await _record(db, node)
+            record = await named(db, node)
     return record
 
 
-async def _record(db: Database, node: NodeId) -> NodeRecord:
-    [record] = [row for row in await nodes.list_nodes(db) if row.said.id == node]
-    return record
+async def named(db: Database, node: NodeId) -> NodeRecord:
+    """Raises UsageError."""
+    known = {record.said.id: record for record in await nodes.list_nodes(db)}
+    if node in known:
+        return known[node]
+    raise UsageError(
+        f"no node {node} has registered",
+        remedy=f"known nodes: {', '.join(known)}" if known else "none has",
+    )
 
 
 async def _open_on(db: Database, node: NodeId) -> str:

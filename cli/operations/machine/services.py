@@ -1,6 +1,7 @@
 """The services a command needs, opened for one call; errors worded for a person."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -41,11 +42,18 @@ async def with_services(
 async def _with_services(home: Path | None, call: Callable[[Services], Awaitable[T]]) -> T:
     settings = load_settings(home)
     set_up(settings.log_format, for_a_person=True)
+    async with opened(settings) as services:
+        return await call(services)
+
+
+@asynccontextmanager
+async def opened(settings: Settings) -> AsyncIterator[Services]:
+    """Both services, for what is done within. Raises as `with_services`."""
     async with open_database(settings) as db:
         client = await connect(settings, db)
         settings = settings.in_namespace(client.namespace)
         try:
-            return await call(Services(settings, db, client))
+            yield Services(settings, db, client)
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 raise UsageError(

@@ -43,15 +43,29 @@ async def change(
     agree: Agree,
     *,
     from_step: int | None = None,
+    by: str = "",
 ) -> Changed:
     """Change fields of a campaign that is stored, and start it again if it has finished and gets
-    more steps. Raises UsageError and ConfigError before anything is stored."""
+    more steps. `by`: who asks; empty: who runs this process. Raises UsageError and ConfigError
+    before anything is stored."""
     record = await campaign_named(db, name)
     training(record.config)
-    made = await _make(db, record.id, values, agree, from_step)
+    made = await _make(db, record.id, values, agree, from_step, by)
     if not made.changes:
         return Changed(record.id, (), "it has these values already")
     return Changed(record.id, made.changes, await _tell(client, db, made))
+
+
+async def asked_for(
+    db: Database, name: str, values: Values, from_step: int | None = None
+) -> PendingChanges:
+    """The changes that `change` would make now. Raises as that does."""
+    record = await campaign_named(db, name)
+    training(record.config)
+    asked = await changes.pending(db, record.id, values, person(), from_step)
+    if asked.changes:
+        check_named(asked.config)
+    return asked
 
 
 async def change_by_file(
@@ -67,9 +81,14 @@ async def change_by_file(
 
 
 async def _make(
-    db: Database, campaign: CampaignId, values: Values, agree: Agree, from_step: int | None
+    db: Database,
+    campaign: CampaignId,
+    values: Values,
+    agree: Agree,
+    from_step: int | None,
+    by: str = "",
 ) -> PendingChanges:
-    by = person()
+    by = by or person()
     asked = await changes.pending(db, campaign, values, by, from_step)
     if not asked.changes:
         return asked

@@ -47,27 +47,35 @@ async def refuse_ended(db: Database, name: str, verb: str) -> None:
         raise _does_not_run(record.id, record.status, verb)
 
 
-async def tell_command(db: Database, campaign: CampaignId, text: str) -> None:
-    """Write the event of a person's command that was taken."""
-    await events.tell(db, events.Event(EventKind.COMMAND, campaign, text, campaign, person()))
+async def tell_command(db: Database, campaign: CampaignId, text: str, by: str = "") -> None:
+    """Write the event of a person's command that was taken. `by`: who gave it; empty: who runs this
+    process."""
+    event = events.Event(EventKind.COMMAND, campaign, text, campaign, by or person())
+    await events.tell(db, event)
 
 
-async def cancel(client: Client, db: Database, name: str) -> CampaignId:
-    """Raises UsageError when it does not run."""
+async def cancel(client: Client, db: Database, name: str, by: str = "") -> CampaignId:
+    """`by`: as of `tell_command`. Raises UsageError when it does not run."""
     campaign = await _running(client, db, name, "cancel")
     try:
         await client.get_workflow_handle(campaign_workflow(campaign)).cancel()
     except RPCError as error:
         await _refuse_ended(error, client, db, campaign, "cancel")
-    await tell_command(db, campaign, "campaign cancel")
+    await tell_command(db, campaign, "campaign cancel", by)
     return campaign
 
 
 async def set_paused(
-    client: Client, db: Database, name: str, paused: bool, say: Callable[[str], None]
+    client: Client,
+    db: Database,
+    name: str,
+    paused: bool,
+    say: Callable[[str], None],
+    by: str = "",
 ) -> str:
     """Pause or resume it; what came of that. The order is recorded at once and is taken when a
-    worker runs, also after this command was aborted. Raises UsageError when it does not run."""
+    worker runs, also after this command was aborted. `by`: as of `tell_command`. Raises UsageError
+    when it does not run."""
     verb, done = ("pause", "paused") if paused else ("resume", "resumed")
     campaign = await _running(client, db, name, verb)
     handle = client.get_workflow_handle(campaign_workflow(campaign))
@@ -81,7 +89,7 @@ async def set_paused(
         await handle.signal("set_paused", paused)
     except RPCError as error:
         await _refuse_ended(error, client, db, campaign, verb)
-    await tell_command(db, campaign, f"campaign {verb}")
+    await tell_command(db, campaign, f"campaign {verb}", by)
     begun = time.monotonic()
     is_told = False
     while True:
@@ -134,11 +142,19 @@ def _resuming(record: CampaignRecord) -> str:
     return resuming(record.kind, record.id, retrained_from=record.retrained_from)
 
 
-async def drop_batch(client: Client, db: Database, name: str) -> str:
-    """Drop the batch of the planned step; tells what was done. Raises UsageError without one."""
+async def drop_batch(
+    client: Client, db: Database, name: str, by: str = "", step: int | None = None
+) -> str:
+    """Drop the batch of the planned step; tells what was done. `by`: as of `tell_command`. `step`:
+    the one that must be planned. Raises UsageError without one."""
     record = await _training(db, name)
     batch = await discards.planned_batch(db, record.id)
-    await discards.drop_batch(db, record.id, batch, person())
+    if step not in (None, batch.step):
+        raise UsageError(
+            f"campaign {record.id}: step {step} is not planned any more, step {batch.step} is",
+            remedy="look again at its steps",
+        )
+    await discards.drop_batch(db, record.id, batch, by or person())
     done = (
         f"campaign {record.id}: step {batch.step} is not planned any more; its "
         f"{len(batch.groups)} groups are masked and will be replaced by new ones"
@@ -153,21 +169,39 @@ async def drop_batch(client: Client, db: Database, name: str) -> str:
     return done
 
 
-async def rollback(client: Client, db: Database, home: Path, name: str) -> str:
-    """Discard the newest policy version; tells what was done. Raises UsageError while the campaign
-    runs, and when there is no version to take back."""
+async def to_roll_back(db: Database, name: str) -> tuple[CampaignId, int]:
+    """The version that a rollback discards. Raises UsageError while the campaign runs, and when
+    there is no version to take back."""
     record = await _training(db, name)
-    await settle_campaign(db, client, record.id)
-    record = await campaigns.get(db, record.id)
     if record.status not in campaigns.ENDS:
         raise UsageError(
             f"campaign {record.id} is {record.status.value}: its versions are in use",
             remedy=f"run `mainspring campaign cancel {record.id}` first",
         )
-    version = await discards.newest_to_discard(db, record.id)
+    return record.id, await discards.newest_to_discard(db, record.id)
+
+
+async def rollback(
+    client: Client,
+    db: Database,
+    home: Path,
+    name: str,
+    by: str = "",
+    expected: int | None = None,
+) -> str:
+    """Discard the newest policy version; tells what was done. `by`: as of `tell_command`.
+    `expected`: the version that it must be. Raises UsageError as `to_roll_back`."""
+    record = await _training(db, name)
+    await settle_campaign(db, client, record.id)
+    _, version = await to_roll_back(db, name)
+    if expected not in (None, version):
+        raise UsageError(
+            f"campaign {record.id}: version {version} is the newest, not version {expected}",
+            remedy="look again at its versions",
+        )
     # First the files: a version that is made again must not find those of the discarded one.
     _set_aside(layout.policy(home, record.id, version))
-    discarded = await discards.rollback(db, record.id, version, person())
+    discarded = await discards.rollback(db, record.id, version, by or person())
     for group in discarded.was_running if discarded else ():
         try:
             await client.get_workflow_handle(group_workflow(group)).cancel()

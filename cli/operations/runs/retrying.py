@@ -21,9 +21,10 @@ from infra.db.database import Database
 from infra.db.rollouts import groups, rollouts
 from infra.db.rollouts.rollouts import RolloutRecord
 from infra.db.runs import campaigns, events
+from infra.db.runs.campaigns import CampaignRecord
 from infra.db.runs.events import person
 from mainspring.errors import UsageError
-from mainspring.ids import CampaignId, RolloutId, rollout_workflow
+from mainspring.ids import CampaignId, GroupId, RolloutId, rollout_workflow
 from mainspring.status import CampaignKind, EventKind, GroupKind, GroupStatus, RolloutPhase
 
 REASON = "mainspring rollout retry"
@@ -46,36 +47,76 @@ class Retried:
     """Kinds of these."""
 
 
-async def retry(
-    client: Client, db: Database, ids: Sequence[RolloutId], *, skip_final: bool = False
-) -> Retried:
-    """Raises UsageError when one is final, before anything is done; with `skip_final` when all
-    are."""
-    done = Retried()
-    records = [await rollouts.get(db, rollout) for rollout in ids]
-    of_ended: dict[CampaignId, list[RolloutId]] = {}
-    to_reset: list[RolloutId] = []
-    for record in records:
-        group = await groups.get(db, record.group)
-        campaign = await campaigns.get(db, record.campaign)
-        if group.kind is GroupKind.TRAIN and group.status is not GroupStatus.RUNNING:
-            done.final.append(record.id)
-        elif campaign.kind is not CampaignKind.TRAIN and campaign.status in campaigns.ENDS:
-            of_ended.setdefault(campaign.id, []).append(record.id)
-        elif record.run_id is None and record.phase is not RolloutPhase.DONE:
-            done.waiting.append(record.id)
-        else:
-            to_reset.append(record.id)
-    if done.final and not (skip_final and len(done.final) < len(records)):
-        named = ", ".join(done.final[:NUM_NAMED]) + (", ..." if len(done.final) > NUM_NAMED else "")
+@dataclass(slots=True)
+class RetryPlan:
+    """Rollouts by what a retry does with them."""
+
+    records: list[RolloutRecord] = field(default_factory=list)
+    to_reset: list[RolloutId] = field(default_factory=list)
+    of_ended: dict[CampaignId, list[RolloutId]] = field(default_factory=dict)
+    """Those that are given back to a run that has ended."""
+    waiting: list[RolloutId] = field(default_factory=list)
+    """Not begun yet: nothing to retry."""
+    final: list[RolloutId] = field(default_factory=list)
+
+    @property
+    def num_retried(self) -> int:
+        return len(self.to_reset) + sum(map(len, self.of_ended.values()))
+
+    def refuse_final(self, *, skip: bool) -> None:
+        """Raises UsageError when one is final; with `skip` when all are."""
+        if not self.final or (skip and len(self.final) < len(self.records)):
+            return
+        named = ", ".join(self.final[:NUM_NAMED]) + (", ..." if len(self.final) > NUM_NAMED else "")
         raise UsageError(
-            f"{len(done.final)} of {len(records)} rollouts are final, their training groups are "
-            f"closed: {named}",
+            f"{len(self.final)} of {len(self.records)} rollouts are final, their training groups "
+            f"are closed: {named}",
             remedy="a closed training group does not change; nothing was retried",
         )
-    for rollout in to_reset:
+
+
+async def plan(db: Database, ids: Sequence[RolloutId]) -> RetryPlan:
+    """Tell what a retry of these would do now. Raises UnknownId."""
+    planned = RetryPlan()
+    open_groups: dict[GroupId, bool] = {}
+    runs: dict[CampaignId, CampaignRecord] = {}
+    for id in ids:
+        record = await rollouts.get(db, id)
+        planned.records.append(record)
+        if record.group not in open_groups:
+            group = await groups.get(db, record.group)
+            is_train = group.kind is GroupKind.TRAIN
+            open_groups[record.group] = not is_train or group.status is GroupStatus.RUNNING
+        if record.campaign not in runs:
+            runs[record.campaign] = await campaigns.get(db, record.campaign)
+        campaign = runs[record.campaign]
+        if not open_groups[record.group]:
+            planned.final.append(id)
+        elif campaign.kind is not CampaignKind.TRAIN and campaign.status in campaigns.ENDS:
+            planned.of_ended.setdefault(campaign.id, []).append(id)
+        elif record.run_id is None and record.phase is not RolloutPhase.DONE:
+            planned.waiting.append(id)
+        else:
+            planned.to_reset.append(id)
+    return planned
+
+
+async def retry(
+    client: Client,
+    db: Database,
+    ids: Sequence[RolloutId],
+    *,
+    skip_final: bool = False,
+    by: str = "",
+) -> Retried:
+    """`by`: who asks; empty: who runs this process. Raises UsageError when one is final, before
+    anything is done; with `skip_final` when all are."""
+    planned = await plan(db, ids)
+    planned.refuse_final(skip=skip_final)
+    done = Retried(waiting=planned.waiting, final=planned.final)
+    for rollout in planned.to_reset:
         (done.reset if await reset(client, rollout) else done.waiting).append(rollout)
-    for campaign, rollouts_of in of_ended.items():
+    for campaign, rollouts_of in planned.of_ended.items():
         for rollout in rollouts_of:
             await rollouts.give_back(db, rollout)
         await campaigns.reopen(db, campaign)
@@ -83,12 +124,12 @@ async def retry(
         done.returned += rollouts_of
         done.restarted.append(campaign)
         done.kinds[campaign] = (await campaigns.get(db, campaign)).kind
-    await _tell(db, records, {*done.reset, *done.returned})
+    await _tell(db, planned.records, {*done.reset, *done.returned}, by or person())
     return done
 
 
 async def _tell(
-    db: Database, records: Sequence[RolloutRecord], retried: Collection[RolloutId]
+    db: Database, records: Sequence[RolloutRecord], retried: Collection[RolloutId], by: str
 ) -> None:
     """One event for each campaign, whatever the number of its rollouts."""
     of: dict[CampaignId, list[RolloutId]] = {}
@@ -97,9 +138,7 @@ async def _tell(
             of.setdefault(record.campaign, []).append(record.id)
     for campaign, ids in of.items():
         what = ids[0] if len(ids) == 1 else f"{len(ids)} rollouts"
-        event = events.Event(
-            EventKind.COMMAND, campaign, f"rollout retry: {what}", campaign, person()
-        )
+        event = events.Event(EventKind.COMMAND, campaign, f"rollout retry: {what}", campaign, by)
         await events.tell(db, event)
 
 

@@ -14,14 +14,18 @@ from sqlalchemy import ColumnElement, Text, and_, case, cast, func, or_, select,
 
 from infra.db.database import Database
 from infra.db.reading.rollout_search import COLUMNS, Found
+from infra.db.rollouts.labels import OF_ROLLOUT, has_label
+from infra.db.tables.label_rows import LabelRow
 from infra.db.tables.models import GroupRow, RolloutRow, StepGroupRow, TaskRow
 from infra.db.tables.rollout_ends import DONE, MASKED, RESOLVED
 from mainspring.config.any_run import AnyRun
 from mainspring.config.run import RunConfig
 from mainspring.ids import CampaignId, RolloutId
 
-FACETS = ("state", "verdict", "stop", "version", "split", "step", "fault", "agent", "task")
+FACETS = ("state", "verdict", "stop", "version", "split", "step", "fault", "label", "agent", "task")
 """Names of what a page can be narrowed by, in the order in which they are shown."""
+_LABEL = "label"
+_OF_ONE_VALUE = tuple(name for name in FACETS if name != _LABEL)
 MANY = 1000
 """Rollouts are counted up to this number."""
 FACET_VALUES = 12
@@ -66,9 +70,7 @@ async def page(
 ) -> FoundPage:
     """Rollouts for which all of `chosen` hold, the newest group first, from the one that follows
     `after`. `chosen`: values by name, of FACETS and of `group`."""
-    columns = _columns(config)
-    conditions = [RolloutRow.campaign_id == campaign]
-    conditions += [_is(columns[name], value) for name, value in chosen.items()]
+    conditions = _holding(campaign, _columns(config), chosen)
     async with db.snapshot() as connection:
         rows = await connection.execute(
             _joined(select(*LISTED))
@@ -89,14 +91,15 @@ async def facets(
     """Values of each of FACETS with their counts among all rollouts for which all of `chosen` hold,
     the most frequent first. Reads them all, so it costs more than a page."""
     columns = _columns(config)
-    conditions = [RolloutRow.campaign_id == campaign]
-    conditions += [_is(columns[name], value) for name, value in chosen.items()]
+    conditions = _holding(campaign, columns, chosen)
     counts: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
     async with db.snapshot() as connection:
         for *values, num in await connection.execute(_counts(columns, conditions)):
-            for name, value in zip(FACETS, values, strict=True):
+            for name, value in zip(_OF_ONE_VALUE, values, strict=True):
                 if value is not None:
                     counts[name].append((value, num))
+        labels = await connection.execute(_label_counts(conditions))
+        counts[_LABEL] = [(name, num) for name, num in labels]
     return {
         name: sorted(counts[name], key=lambda each: (-each[1], each[0]))[:FACET_VALUES]
         for name in FACETS
@@ -144,16 +147,31 @@ def _joined(statement: Any) -> Any:
 
 
 def _counts(columns: Mapping[str, ColumnElement[str]], conditions: Sequence[Any]) -> Any:
-    inner = _joined(select(*(columns[name].label(name) for name in FACETS))).where(*conditions)
+    names = _OF_ONE_VALUE
+    inner = _joined(select(*(columns[name].label(name) for name in names))).where(*conditions)
     facet = inner.subquery().c
-    sets = [tuple_(facet[name]) for name in FACETS]
-    return select(*(facet[name] for name in FACETS), func.count()).group_by(
+    sets = [tuple_(facet[name]) for name in names]
+    return select(*(facet[name] for name in names), func.count()).group_by(
         func.grouping_sets(*sets)
     )
 
 
-def _is(column: ColumnElement[str], value: str) -> ColumnElement[bool]:
-    return column == value
+def _label_counts(conditions: Sequence[Any]) -> Any:
+    """A rollout may have several: it counts for each of them."""
+    joined = _joined(select(LabelRow.name, func.count())).join(LabelRow, OF_ROLLOUT)
+    return joined.where(*conditions).group_by(LabelRow.name)
+
+
+def _holding(
+    campaign: CampaignId, columns: Mapping[str, ColumnElement[str]], chosen: Mapping[str, str]
+) -> list[ColumnElement[bool]]:
+    return [
+        RolloutRow.campaign_id == campaign,
+        *(
+            has_label(value) if name == _LABEL else columns[name] == value
+            for name, value in chosen.items()
+        ),
+    ]
 
 
 def _follows(after: RolloutId) -> ColumnElement[bool]:

@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Text, cast, exists, func, select
 from sqlalchemy.sql.elements import UnaryExpression
 
 from infra.db.database import Database
+from infra.db.rollouts.labels import NAMES, has_label
 from infra.db.tables.models import GroupRow, RolloutRow, StepGroupRow
 from infra.db.tables.rollout_ends import DONE, MASKED
 from mainspring.ids import (
@@ -53,6 +54,7 @@ COLUMNS = (
     RolloutRow.finished_at,
     GroupRow.split,
     GroupRow.policy_version,
+    NAMES.label("labels"),
 )
 """The fields of a Found, in their order."""
 
@@ -63,6 +65,17 @@ _FIELDS: dict[Field, ColumnElement[Any]] = {
     Field.FAULT: cast(RolloutRow.fault, Text),
     Field.SPLIT: cast(GroupRow.split, Text),
     Field.TASK: cast(RolloutRow.task_id, Text),
+    Field.VERSION: cast(GroupRow.policy_version, Text),
+    Field.STEP: cast(
+        select(StepGroupRow.step)
+        .where(
+            StepGroupRow.group_id == RolloutRow.group_id,
+            StepGroupRow.campaign_id == RolloutRow.campaign_id,
+        )
+        .scalar_subquery(),
+        Text,
+    ),
+    Field.GROUP: cast(RolloutRow.group_id, Text),
 }
 
 
@@ -110,6 +123,7 @@ class RolloutQuery:
     """Part of the fault's text."""
     min_turns: int | None = None
     max_turns: int | None = None
+    label: str | None = None
     conditions: tuple[Condition, ...] = ()
 
 
@@ -131,6 +145,8 @@ class Found:
     finished_at: datetime | None
     split: str
     policy_version: int
+    labels: list[str]
+    """Those that people gave to its epoch."""
 
     @property
     def spent_s(self) -> float | None:
@@ -235,6 +251,8 @@ def _conditions(campaign: CampaignId, query: RolloutQuery) -> Sequence[ColumnEle
         conditions.append(RolloutRow.num_turns >= query.min_turns)
     if query.max_turns is not None:
         conditions.append(RolloutRow.num_turns <= query.max_turns)
+    if query.label is not None:
+        conditions.append(has_label(query.label))
     return [*conditions, *map(_holds, query.conditions)]
 
 

@@ -31,6 +31,7 @@ from sqlalchemy.orm import aliased
 
 from infra.db.database import Database
 from infra.db.rollouts import search_texts
+from infra.db.rollouts.labels import has_label
 from infra.db.rollouts.search_pieces import CONFIGURATION, MARKED
 from infra.db.tables.models import GroupRow, RolloutRow, StepGroupRow
 from infra.db.tables.search_rows import SearchPieceRow
@@ -247,6 +248,9 @@ def _term(words: Words) -> Any:
 
 
 def _is(condition: SearchCondition, piece: Any = _PIECE) -> ColumnElement[bool]:
+    if condition.key is SearchKey.LABEL:
+        has = has_label(str(condition.value))
+        return ~has if condition.op == "!=" else has
     column: Any = {
         SearchKey.PART: piece.part,
         SearchKey.EXIT: piece.returncode,

@@ -26,6 +26,7 @@ from infra.db.tables import cross_test_rows as cross_test_rows
 from infra.db.tables import engine_rows as engine_rows
 from infra.db.tables import event_rows as event_rows
 from infra.db.tables import judgement_rows as judgement_rows
+from infra.db.tables import label_rows as label_rows
 from infra.db.tables import lease_rows as lease_rows
 from infra.db.tables import program_rows as program_rows
 from infra.db.tables import search_rows as search_rows
