@@ -25,7 +25,8 @@ from mainspring.ids import CampaignId, RolloutId
 FACETS = ("state", "verdict", "stop", "version", "split", "step", "fault", "label", "agent", "task")
 """Names of what a page can be narrowed by, in the order in which they are shown."""
 _LABEL = "label"
-_OF_ONE_VALUE = tuple(name for name in FACETS if name != _LABEL)
+_OF_GROUP = ("version", "split", "step")
+_OF_ROLLOUT = tuple(name for name in FACETS if name not in (_LABEL, *_OF_GROUP))
 MANY = 1000
 """Rollouts are counted up to this number."""
 FACET_VALUES = 12
@@ -94,10 +95,15 @@ async def facets(
     conditions = _holding(campaign, columns, chosen)
     counts: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
     async with db.snapshot() as connection:
-        for *values, num in await connection.execute(_counts(columns, conditions)):
-            for name, value in zip(_OF_ONE_VALUE, values, strict=True):
-                if value is not None:
-                    counts[name].append((value, num))
+        # Two queries, each over half of the columns, because one over all takes twice as long.
+        for names, statement in (
+            (_OF_GROUP, _counts_by_group(columns, conditions)),
+            (_OF_ROLLOUT, _counts(columns, conditions)),
+        ):
+            for *values, num in await connection.execute(statement):
+                for name, value in zip(names, values, strict=True):
+                    if value is not None:
+                        counts[name].append((value, int(num)))
         labels = await connection.execute(_label_counts(conditions))
         counts[_LABEL] = [(name, num) for name, num in labels]
     return {
@@ -147,11 +153,30 @@ def _joined(statement: Any) -> Any:
 
 
 def _counts(columns: Mapping[str, ColumnElement[str]], conditions: Sequence[Any]) -> Any:
-    names = _OF_ONE_VALUE
+    names = _OF_ROLLOUT
     inner = _joined(select(*(columns[name].label(name) for name in names))).where(*conditions)
     facet = inner.subquery().c
     sets = [tuple_(facet[name]) for name in names]
     return select(*(facet[name] for name in names), func.count()).group_by(
+        func.grouping_sets(*sets)
+    )
+
+
+def _counts_by_group(columns: Mapping[str, ColumnElement[str]], conditions: Sequence[Any]) -> Any:
+    """Columns that all rollouts of a group share: each group is looked up once."""
+    sizes = _joined(select(RolloutRow.group_id, func.count().label("num"))).where(*conditions)
+    size = sizes.group_by(RolloutRow.group_id).subquery().c
+    steps = and_(
+        StepGroupRow.group_id == GroupRow.id, StepGroupRow.campaign_id == GroupRow.campaign_id
+    )
+    inner = (
+        select(*(columns[name].label(name) for name in _OF_GROUP), size.num)
+        .join(GroupRow, GroupRow.id == size.group_id)
+        .outerjoin(StepGroupRow, steps)
+    )
+    facet = inner.subquery().c
+    sets = [tuple_(facet[name]) for name in _OF_GROUP]
+    return select(*(facet[name] for name in _OF_GROUP), func.sum(facet.num)).group_by(
         func.grouping_sets(*sets)
     )
 
