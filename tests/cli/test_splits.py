@@ -3,7 +3,7 @@
 import pytest
 
 from bundled.gold import make_gold_tasks
-from cli.operations.runs.split_choice import chosen_split
+from cli.operations.checks.split_choice import chosen_split
 from infra.db.database import Database
 from infra.db.tasks import tasks
 from mainspring.errors import UsageError

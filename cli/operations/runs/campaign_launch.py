@@ -33,6 +33,7 @@ from cli.operations.checks.named_parts import check_named
 from cli.operations.checks.pass_rate_checks import check_pass_rates
 from cli.operations.checks.sandboxes_here import require_backends, require_bundles
 from cli.operations.checks.services_here import require_services
+from cli.operations.checks.split_choice import SPLITS, by_agent, counted, ids_of, select
 from cli.operations.checks.task_checks import (
     as_played,
     check_backend_fits,
@@ -41,7 +42,6 @@ from cli.operations.checks.task_checks import (
     check_tasks,
 )
 from cli.operations.machine.fleet_extensions import pollers
-from cli.operations.runs.split_choice import SPLITS, by_agent, counted, ids_of, select
 from cli.operations.runs.stored_run import refuse_retrained
 from infra.db.database import Database
 from infra.db.plans import run_plans

@@ -17,6 +17,7 @@ from temporalio.client import Client
 
 from cli.operations.checks.named_parts import check_named
 from cli.operations.checks.sandboxes_here import backends_here
+from cli.operations.checks.split_choice import chosen_split
 from cli.operations.checks.task_checks import as_played
 from cli.operations.machine import fleet_extensions
 from cli.operations.machine.cancelled_by import resumed_by
@@ -38,7 +39,6 @@ from cli.operations.machine.spoken import spoken
 from cli.operations.machine.supervisor import Supervisor
 from cli.operations.runs import campaign_launch as launch
 from cli.operations.runs.run_to_end import run_to_end
-from cli.operations.runs.split_choice import chosen_split
 from cli.operations.runs.stored_run import resuming
 from cli.operations.runs.watch import RunWatch, require_finished
 from infra.db.connect import open_database
