@@ -4,19 +4,30 @@ import os
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import structlog
 from cluster import Cluster, cluster_of
+from opentelemetry.trace import get_current_span
 from program_cluster import one_node
 from scripted import SUBMIT, bash
+from temporalio import workflow
+from temporalio.client import WorkflowFailureError
 from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.worker import Replayer
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
+from temporalio.worker import Replayer, Worker
 
 from cli.operations.machine.embedded_stack import StackInfo
+from infra.temporal.connection import connect
 from infra.tracking import spans, telemetry
+from infra.tracking.run_traces import RunTraces
+from mainspring.config.settings import load_settings
 from mainspring.errors import ConfigError
 from mainspring.ids import rollout_workflow
 from mainspring.status import StopReason
@@ -24,6 +35,7 @@ from tests.processes import free_address
 from tests.sandboxed import SANDBOXED
 from tests.span_collector import Collector, TakenSpan, collecting
 from tests.waiting import until
+from workers.polling import workflow_runner
 from workflows.rollout import RolloutWorkflow
 
 FIX = bash("sed -i 's/a - b/a + b/' calc.py")
@@ -105,6 +117,48 @@ async def test_a_rollout_is_one_trace_with_the_id_of_its_run(
     assert service["deployment.environment.name"] == "test"
     words = str([span.attributes for span in trace.values()])
     assert "sed -i" not in words and "THOUGHT" not in words, "a span has no text of the rollout"
+
+
+@workflow.defn
+class Ending:
+    @workflow.run
+    async def run(self, how: str) -> None:
+        if how == "fails":
+            raise ApplicationError("no such thing")
+        if how == "begins anew":
+            workflow.continue_as_new("ends")
+
+
+async def test_each_run_has_a_root_however_it_ends(collector: Collector, stack: StackInfo) -> None:
+    client = await connect(load_settings(stack.home))
+    queue = f"ending-{uuid.uuid4()}"
+    runs: dict[str, list[str]] = {}
+    runner = workflow_runner()
+    async with Worker(client, task_queue=queue, workflows=[Ending], workflow_runner=runner):
+        for how in ("ends", "begins anew", "fails"):
+            id = f"{queue}-{how}"
+            handle = await client.start_workflow(Ending.run, how, id=id, task_queue=queue)
+            with suppress(WorkflowFailureError):
+                await handle.result()
+            last = await client.get_workflow_handle(id).describe()
+            found = [handle.first_execution_run_id or "", last.run_id]
+            runs[how] = sorted({run.replace("-", "") for run in found})
+    telemetry.end()
+    roots = {span.trace: span for span in collector.spans if span.name == "Ending"}
+    assert sorted(roots) == sorted(run for of in runs.values() for run in of)
+    assert len(runs["begins anew"]) == 2 and all(not span.parent for span in roots.values())
+    failed = {trace: span.error for trace, span in roots.items() if span.error}
+    assert failed == {runs["fails"][0]: "ApplicationError: no such thing"}
+
+
+async def test_an_activity_finds_its_run_without_a_header(collector: Collector) -> None:
+    """As where another release, or a worker without spans, runs the workflow."""
+    run, [traces] = uuid.uuid4(), telemetry.interceptors()
+    assert isinstance(traces, RunTraces)
+    environment = ActivityEnvironment()
+    environment.info = replace(environment.info, workflow_run_id=str(run))
+    found = environment.run(lambda: traces._context_from_headers({}))
+    assert get_current_span(found).get_span_context().trace_id == run.int
 
 
 async def test_a_span_tells_how_it_failed(collector: Collector) -> None:
