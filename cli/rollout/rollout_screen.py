@@ -243,7 +243,8 @@ def _say_marks(say: Any, marks: Any) -> None:
     for label in marks.labels:
         say(f"label      {label.name}, by {label.by}, attempt {label.epoch + 1}")
     if marks.note is not None:
-        say(f"note       {marks.note.text} (by {marks.note.by}, attempt {marks.note.epoch + 1})")
+        say(f"note       by {marks.note.by}, attempt {marks.note.epoch + 1}:")
+        say(textwrap.indent(marks.note.text, "  "))
 
 
 def _say_program(say: Any, program: Any) -> None:

@@ -51,7 +51,7 @@ async def test_labels_are_given_shown_and_chosen_by(store: Database, tmp_path: P
     listed = await run("list", NAME)
     assert "labels" in listed and all(len(line) <= 80 for line in listed.splitlines())
     shown = await run("show", FIRST)
-    assert "label      good, by " in shown and "note       a clean fix (by " in shown
+    assert "label      good, by " in shown and ", attempt 1:\n  a clean fix\n" in shown
     document = json.loads(await run("show", FIRST, "--json"))
     assert document["labels"][0]["name"] == "good" and document["note"]["text"] == "a clean fix"
     out = tmp_path / "chats.jsonl"

@@ -97,6 +97,12 @@ async def test_forms_of_elsewhere_are_refused(db: Database, home: Path) -> None:
         for other in ("evil.example", "127.0.0.1.evil.example"):
             answer = await client.post(form.action, data=sent, headers={"host": other})
             assert answer.status_code == 421
+        for site in ("cross-site", "same-site"):
+            headers = {"sec-fetch-site": site}
+            answer = await client.post(form.action, data=sent, headers=headers)
+            assert answer.status_code == 403 and "from another site" in answer.text
+            answer = await client.get(LABEL, headers=headers)
+            assert answer.status_code == 403 and "set-cookie" not in answer.headers
         assert await label_names(db) == []
         # A proxy that is named with --allow-host gives the page under its own name.
         proxied = {"origin": "https://box.example"}

@@ -12,7 +12,8 @@ from viewed import Told, add_evaluation, home_of, links_of, play, reply_of, view
 from infra.db.connect import reading_database
 from infra.db.database import Database
 from infra.db.programs import model_requests, program_lives
-from infra.db.rollouts import rollouts, turns
+from infra.db.rollouts import labels, rollouts, turns
+from infra.db.rollouts.labels import MarkChange
 from infra.db.runs import events
 from infra.db.runs.events import Event
 from infra.db.training import steps
@@ -284,3 +285,27 @@ async def test_events_are_a_page_and_a_lane_below_the_curves(
         campaign = (await client.get("/c/first")).text
     assert "before step 1: node vm lost: &lt;b&gt;61" in campaign
     assert 'href="/events?c=first"' in campaign
+
+
+async def test_labels_and_the_note_stand_on_every_page_of_the_rollout(
+    db: Database, store_url: str, tmp_path: Path
+) -> None:
+    await begin_campaign(db)
+    group = await add_ready_group(db, 0)
+    rollout = RolloutId(FIRST.removeprefix("/r/"))
+    await labels.change(db, [rollout], MarkChange(add=("odd",), note="look at turn 2"), "ann@lab")
+    async with viewer_of(home_of(tmp_path, store_url)) as client:
+        for path in (
+            FIRST,
+            "/c/first/rollouts",
+            f"/c/first/groups/{group}",
+            "/t/train-0",
+        ):
+            assert '<span class="hide">label </span>odd' in (await client.get(path)).text, path
+        page = (await client.get(FIRST)).text
+        document = (await client.get(f"{FIRST}.json")).json()
+        listed = (await client.get("/c/first/rollouts.json?label=odd")).json()
+    assert "look at turn 2" in page and "ann@lab" in page
+    assert document["marks"]["labels"][0]["name"] == "odd"
+    assert [row["labels"] for row in listed["rows"]] == [["odd"]]
+    assert listed["facets"]["label"] == [["odd", 1]]

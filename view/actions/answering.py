@@ -18,7 +18,7 @@ from infra.db.runs.events import person
 from mainspring.errors import MainspringError, UsageError
 from view.access import ACTS, is_loopback
 from view.actions.acts import Acts
-from view.actions.form_token import FormTokens
+from view.actions.form_token import FormRefused, FormTokens
 from view.actions.protocol import Action, ActRequest, Preview
 from view.page_request import url
 from view.rendering import render
@@ -75,15 +75,19 @@ class ActionPages:
 
     async def _ask(self, request: Request) -> Response:
         try:
+            _refuse_elsewhere(request)
             action = self._named(request)
             asked = _asked(dict(request.query_params.multi_items()))
             shown = await self.acts.preview(action, asked)
+        except FormRefused as error:
+            return await self._refuse(error, 403)
         except MainspringError as error:
             return await self._refuse(error, 400)
         return self._page(request, action, asked, shown)
 
     async def _do(self, request: Request) -> Response:
         try:
+            _refuse_elsewhere(request)
             action = self._named(request)
             form = await _form(request)
             asked = _asked(form)
@@ -164,6 +168,17 @@ class ActionPages:
         reader = request.client
         where = "" if reader is None or is_loopback(reader.host) else f" from {reader.host}"
         return f"viewer of {person()}{token}{where}"
+
+
+def _refuse_elsewhere(request: Request) -> None:
+    """A preview of fields imports what they name: a page of elsewhere must not ask for one, either.
+    Raises FormRefused."""
+    # Browsers tell it of loopback and of HTTPS; elsewhere readers have a token.
+    if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+        raise FormRefused(
+            "the page of an action was opened from another site: nothing was done",
+            remedy="open it from a page of the viewer",
+        )
 
 
 def _asked(values: Mapping[str, str]) -> ActRequest:
