@@ -14,6 +14,7 @@ from infra.db.database import Database
 from infra.db.rollouts import labels
 from infra.db.runs import events
 from mainspring.ids import RolloutId
+from view.actions import acts
 from view.actions.form_token import FormRefused, FormTokens
 
 FIRST = RolloutId("first/g000000/000")
@@ -46,6 +47,24 @@ async def test_a_form_does_its_work_once_however_often_it_is_sent(db: Database, 
     [event] = [each for each in await events.newest(db, CAMPAIGN) if each.kind == "command"]
     assert event.text == f"rollout label: {FIRST}: good added"
     assert event.by.startswith("viewer of ") and "token" not in event.by
+
+
+async def test_a_form_works_once_also_when_its_result_is_forgotten(
+    db: Database, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acts, "MAX_KEPT", 1)
+    async with viewer_of(home, actions=all_actions(home)) as client:
+        first = await ask(client, LABEL)
+        place = (await send(client, first, add="good")).headers["location"]
+        for name in ("odd", "long"):
+            await do(client, LABEL, add=name)
+        await do(client, LABEL, remove="good")
+        assert (await client.get(place)).status_code == 404
+        # All that it rests on is true again.
+        fields = (await ask(client, LABEL)).fields
+        late = await send(client, first, add="good", seen=fields["seen"])
+        assert late.status_code == 409 and "was answered before" in late.text
+    assert await label_names(db) == ["long", "odd"]
 
 
 async def test_two_who_were_shown_the_same_do_not_overwrite_each_other(

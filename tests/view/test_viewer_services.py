@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 from asking import ask, do, outcome, send, told
-from store_records import CAMPAIGN, begin_campaign, config
+from store_records import CAMPAIGN, RUN, add_group, begin_campaign, config
 from viewed import home_of, viewer_of
 
 from cli.operations.acts.offered import all_actions
@@ -18,11 +18,13 @@ from infra.db.connect import connections
 from infra.db.database import Database
 from infra.db.nodes import nodes
 from infra.db.nodes.nodes import NodeBeat
+from infra.db.nodes.sandboxes import open_lease
+from infra.db.rollouts import rollouts
 from infra.db.runs import campaigns, events, removal
 from infra.temporal.connection import connect
 from mainspring.config.settings import load_settings
-from mainspring.ids import CampaignId, NodeId
-from mainspring.status import CampaignStatus
+from mainspring.ids import CampaignId, NodeId, SandboxId
+from mainspring.status import CampaignStatus, SandboxPurpose
 from view.actions.acts import AT_ONCE
 
 
@@ -115,8 +117,19 @@ async def test_without_a_worker_the_order_is_recorded(stack: StackInfo) -> None:
 @pytest.fixture
 async def node(db: Database) -> NodeId:
     await begin_campaign(db)
+    _, [rollout] = await add_group(db, size=1)
     name = NodeId("host \u202e <b>'1'")
     await nodes.beat(db, NodeBeat(name, 4, 0, None, ["bwrap"], [], 1, 1, "1", 5.0, None))
+    await rollouts.claim(db, rollout, RUN)
+    await open_lease(
+        db,
+        SandboxId("one"),
+        rollout,
+        0,
+        purpose=SandboxPurpose.AGENT,
+        node=name,
+        backend="bwrap",
+    )
     return name
 
 
@@ -131,7 +144,8 @@ async def test_a_node_is_drained_and_takes_work_again(
     async with client_of(home_of(tmp_path, store_url)) as client:
         assert await offered(client) == ["drain"]
         page = await client.get("/do/drain", params={"of": node})
-        assert "0 sandboxes are open on it now" in told(page.text)
+        assert "1 sandbox is open on it now" in told(page.text)
+        assert "Open: first/g000000/000 (agent)." in told(page.text)
         address = str(page.url.raw_path, "ascii")
         done = await do(client, address)
         assert "is told to drain" in done or "is drained" in done

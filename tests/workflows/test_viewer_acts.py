@@ -139,7 +139,7 @@ async def test_a_batch_is_dropped_and_a_version_rolled_back(
         assert running.status_code == 400 and "its versions are in use" in running.text
         taken = await steps.step_groups(cluster.db, campaign, 2)
         page = await client.get(f"/do/drop-batch{of}")
-        assert "The batch of step 2 is dropped: its 1 group" in told(page.text)
+        assert "The batch of step 2 is dropped: its groups (1) are masked" in told(page.text)
         done = await do(client, f"/do/drop-batch{of}", typed=campaign)
         assert "step 2 is not planned any more" in done
         assert (await groups.get(cluster.db, taken[0])).status is GroupStatus.MASKED

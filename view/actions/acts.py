@@ -46,6 +46,7 @@ class Acts:
     def __init__(self, at_end: Callable[[], None]) -> None:
         self._at_end = at_end
         self._known: dict[str, Act] = {}
+        self._used: set[str] = set()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._asking = asyncio.Semaphore(AT_ONCE)
@@ -55,9 +56,16 @@ class Acts:
         return self._known.get(id)
 
     def begin(self, id: str, action: Action, asked: ActRequest, shown: Preview, by: str) -> Act:
-        """The act of this id, begun now or before."""
+        """The act of this id, begun now or before. Raises UsageError for one that is not told any
+        more."""
         if (known := self._known.get(id)) is not None:
             return known
+        if id in self._used:
+            raise UsageError(
+                "this form was answered before: nothing was done",
+                remedy="the events tell what it did; open the page of the action again for more",
+            )
+        self._used.add(id)
         act = self._known[id] = Act(id, action.title, asked.of, shown.back)
         self._tasks[id] = asyncio.create_task(self._run(act, action, asked, shown, by))
         self._tasks[id].add_done_callback(lambda _: self._tasks.pop(id, None))

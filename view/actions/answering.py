@@ -106,7 +106,10 @@ class ActionPages:
                 return await self._refuse(error, 409)
             if told := _not_agreed(shown, form):
                 return self._page(request, action, asked, shown, told, 409)
-            act = self.acts.begin(number, action, asked, shown, self._by(request))
+            try:
+                act = self.acts.begin(number, action, asked, shown, self._by(request))
+            except UsageError as error:
+                return await self._refuse(error, 409)
         await self.acts.settled(act, ANSWER_S)
         return RedirectResponse(url("done", act.id), 303)
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from cli.operations.acts.services import Place, counted
+from cli.operations.acts.services import Place
 from cli.operations.machine.services import Services
 from cli.operations.runs import campaign_control
 from infra.db.database import Database
@@ -42,9 +42,9 @@ class DropBatch:
             batch = await discards.planned_batch(db, record.id)
             return Preview(
                 what=[
-                    f"The batch of step {batch.step} is dropped: its "
-                    f"{counted(len(batch.groups), 'group')} are masked and replaced by new ones, "
-                    "which are played again. Steps that are done stay.",
+                    f"The batch of step {batch.step} is dropped: its groups "
+                    f"({len(batch.groups):,}) are masked and replaced by new ones, which are "
+                    "played. Steps that are done stay.",
                 ],
                 command=f"mainspring campaign drop-batch {shlex.quote(record.id)}",
                 back=url("c", record.id),
@@ -90,9 +90,9 @@ class RollBackStep:
                 what=[
                     f"Policy version {version} and step {version} are discarded: version "
                     f"{version - 1} is the newest then.",
-                    f"{counted(len(masked), 'group')} that may have tokens of the discarded "
-                    "weights are masked, and replaced when the campaign is started again. "
-                    f"Evaluations of version {version} are masked, too.",
+                    f"Groups that may have tokens of the discarded weights ({len(masked):,}) are "
+                    "masked, and replaced when the campaign is started again. Evaluations of "
+                    f"version {version} are masked, too.",
                 ],
                 command=f"mainspring campaign rollback {shlex.quote(campaign)}",
                 back=url("c", campaign),

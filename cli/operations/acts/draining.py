@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cli.operations.acts.services import Place, counted
-from cli.operations.machine.drain import drain, named
+from cli.operations.machine.drain import drain, named, open_on
 from infra.db.database import Database
 from infra.db.nodes.nodes import NodeRecord
 from mainspring.ids import NodeId
@@ -36,18 +36,24 @@ class DrainNode:
         return {"of": shown.said.id}
 
     async def preview(self, asked: ActRequest) -> Preview:
-        record = await self._place.read(lambda db: named(db, NodeId(asked.of)))
-        open_ones = counted(record.num_leased, "sandbox", "sandboxes")
+        node = NodeId(asked.of)
+
+        async def read(db: Database) -> tuple[NodeRecord, str]:
+            record = await named(db, node)
+            return record, await open_on(db, node) if record.num_leased else ""
+
+        record, rollouts = await self._place.read(read)
+        are_open = _open_on(record)
         if self._undo:
-            what = f"It opens new sandboxes again; {open_ones} are open on it now."
+            what = f"It opens new sandboxes again; {are_open} now."
         else:
             what = (
-                f"It opens no new sandboxes. {open_ones} are open on it now, and finish. It stays "
+                f"It opens no new sandboxes. {are_open} now, and finish. It stays "
                 "drained, also when it is started again, until it is told to take new work."
             )
         option = " --undo" if self._undo else ""
         return Preview(
-            what=[what],
+            what=[what, *([f"Open: {rollouts}."] if rollouts and not self._undo else ())],
             command=f"mainspring node drain {shlex.quote(asked.of)}{option}",
             back=url("nodes"),
             seen=str(record.draining),
@@ -62,7 +68,9 @@ class DrainNode:
             return f"node {asked.of} is told to take new work again"
         if record.status is NodeStatus.DRAINED:
             return f"node {asked.of} is drained: it may be stopped"
-        return (
-            f"node {asked.of} is told to drain; "
-            f"{counted(record.num_leased, 'sandbox', 'sandboxes')} are open on it"
-        )
+        return f"node {asked.of} is told to drain; {_open_on(record)}"
+
+
+def _open_on(record: NodeRecord) -> str:
+    number = counted(record.num_leased, "sandbox", "sandboxes")
+    return f"{number} {'is' if record.num_leased == 1 else 'are'} open on it"

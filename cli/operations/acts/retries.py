@@ -117,7 +117,7 @@ class RetryListed:
             stay = "is final and stays as it is" if final == 1 else "are final and stay as they are"
             what.append(f"{final:,} {stay}: the training group is closed.")
         if planned.waiting:
-            what.append(f"{counted(len(planned.waiting), 'rollout')} have not begun: no change.")
+            what.append(f"Rollouts that have not begun ({len(planned.waiting):,}) stay so.")
         return Preview(
             what=[*what, *_started_again(planned)],
             command=shlex.join(["mainspring", "rollout", "retry", "--campaign", asked.of, *words]),
@@ -129,7 +129,7 @@ class RetryListed:
     async def do(self, asked: ActRequest, shown: Preview, by: str, say: Say) -> str:
         async def go(services: Services) -> str:
             chosen = await _chosen(services.db, asked)
-            say(f"{counted(len(chosen), 'rollout')} are looked at")
+            say(f"rollouts that are looked at: {len(chosen):,}")
             done = await retrying.retry(
                 services.client, services.db, chosen, skip_final=True, by=by
             )
@@ -180,7 +180,7 @@ async def _chosen(db: Database, asked: ActRequest) -> Sequence[RolloutId]:
 def _refuse_nothing(planned: RetryPlan) -> None:
     if not planned.num_retried:
         raise UsageError(
-            f"{counted(len(planned.waiting), 'rollout')} have not begun: nothing to retry",
+            "what was chosen has not begun: nothing to retry",
             remedy="a worker begins them when it has room",
         )
 

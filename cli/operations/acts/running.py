@@ -69,9 +69,11 @@ class PauseRun:
     async def preview(self, asked: ActRequest) -> Preview:
         run = await self._place.read(lambda db: run_under_way(db, asked.of, self.name))
         record = run.record
-        playing = counted(run.num_playing, "rollout")
         if self._paused:
-            what = [f"{playing} that are played finish. Nothing new starts until it is resumed."]
+            what = [
+                f"Rollouts that are being played ({run.num_playing:,}) finish. Nothing new starts "
+                "until it is resumed."
+            ]
         else:
             what = [f"It is {record.status.value} now. New groups and steps start again."]
         return Preview(

@@ -44,7 +44,7 @@ async def drain(
                 )
             if time.monotonic() > deadline:
                 raise WorkFailed(
-                    f"node {node} is not empty after {wait_s:.0f} s: {await _open_on(db, node)}",
+                    f"node {node} is not empty after {wait_s:.0f} s: {await open_on(db, node)}",
                     remedy="repeat the command to keep waiting, or "
                     f"`mainspring node drain {node} --undo`",
                 )
@@ -69,7 +69,8 @@ async def named(db: Database, node: NodeId) -> NodeRecord:
     )
 
 
-async def _open_on(db: Database, node: NodeId) -> str:
+async def open_on(db: Database, node: NodeId) -> str:
+    """Rollouts that have a sandbox there, the first ones by name."""
     leases = await sandboxes.open_leases(db, node)
     if not leases:
         return "it has not said that it heard"
