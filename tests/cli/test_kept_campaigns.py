@@ -7,17 +7,19 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
+from cli.operations.keeping.campaign_restore import COLUMNS_ADDED_IN
 from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.tables.models import Base
 from mainspring.artifacts import layout
+from mainspring.artifacts.file_digest import sha256_of
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignStatus
 from reports.archive.manifest import MANIFEST_FILE, TABLES, ArchiveManifest
@@ -84,6 +86,20 @@ async def test_archive_delete_restore(stack: StackInfo, home: Path, tmp_path: Pa
     assert "is stored already" in told
 
 
+def without_columns(
+    archive: Path, manifest: ArchiveManifest, table: str, names: Iterable[str]
+) -> None:
+    """As an earlier release has written it."""
+    from pyarrow import parquet
+
+    name = f"{TABLES}/{table}.parquet"
+    file = archive / name
+    parquet.write_table(parquet.read_table(file).drop_columns(list(names)), file)
+    manifest.files[name] = manifest.files[name].model_copy(
+        update={"sha256": sha256_of(file), "num_bytes": file.stat().st_size}
+    )
+
+
 async def test_an_archive_of_before_there_were_events_is_restored(
     home: Path, tmp_path: Path
 ) -> None:
@@ -94,6 +110,7 @@ async def test_an_archive_of_before_there_were_events_is_restored(
     file = f"{TABLES}/events.parquet"
     assert manifest.files.pop(file).num_rows
     (whole / file).unlink()
+    without_columns(whole, manifest, "rollouts", COLUMNS_ADDED_IN["rollouts"])
     (whole / MANIFEST_FILE).write_text(manifest.signed().model_dump_json())
     await mainspring(home, "campaign", "restore", str(whole))
     document = json.loads(await mainspring(home, "campaign", "show", NAME, "--json"))

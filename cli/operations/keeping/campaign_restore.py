@@ -6,14 +6,14 @@ run until it is whole.
 """
 
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cli.operations.keeping.campaign_archive import Counting
 from infra.db.database import NEEDED_REVISION, Database
 from infra.db.runs import campaign_rows, events, restoring
-from infra.db.runs.campaign_rows import CAMPAIGNS, TASKS, PlainTable
+from infra.db.runs.campaign_rows import CAMPAIGNS, TASKS, ColumnKind, PlainTable
 from infra.db.runs.events import Event, person
 from mainspring.artifacts import layout
 from mainspring.artifacts.file_digest import sha256_of
@@ -23,13 +23,15 @@ from reports.archive import tables
 from reports.archive.manifest import FILES, TABLES, ArchiveManifest
 
 OLDEST_RESTORED = "0040"
-"""Migration of the oldest archives that are read: since then tables were added, and no columns."""
+"""Migration of the oldest archives that are read."""
 ADDED_IN = {
     "events": "0041",
     **dict.fromkeys(("step_rollouts", "step_gaps", "step_tokens"), "0045"),
     **dict.fromkeys(("rollout_labels", "rollout_notes"), "0046"),
 }
 """Tables that were added since, each with its migration."""
+COLUMNS_ADDED_IN = {"rollouts": {"num_sampled_tokens": "0043"}}
+"""Columns that were added since, each of which may be NULL."""
 _ROLLOUTS = "rollouts"
 _SOURCE = "source_rollout_id"
 _STEP_GROUPS = "step_groups"
@@ -96,9 +98,19 @@ async def restore(db: Database, home: Path, folder: Path, counting: Counting) ->
 
 
 def _tables(manifest: ArchiveManifest) -> list[PlainTable]:
-    """Tables that the archive has: one of an earlier version lacks what was added since."""
+    """Tables and columns that the archive has: one of an earlier version lacks what was added
+    since."""
     revision = manifest.schema_revision
-    return [table for table in campaign_rows.tables() if ADDED_IN.get(table.name, "") <= revision]
+    return [
+        replace(table, columns=_columns(table, revision))
+        for table in campaign_rows.tables()
+        if ADDED_IN.get(table.name, "") <= revision
+    ]
+
+
+def _columns(table: PlainTable, revision: str) -> Mapping[str, ColumnKind]:
+    added = COLUMNS_ADDED_IN.get(table.name, {})
+    return {name: kind for name, kind in table.columns.items() if added.get(name, "") <= revision}
 
 
 def _refuse_other_schema(manifest: ArchiveManifest) -> None:
