@@ -82,7 +82,8 @@ def test_the_command_refuses_it_in_one_sentence(stack: StackInfo, tmp_path: Path
     file.write_text(FILE)
     ended = mainspring("campaign", "start", str(file), home=stack.home, PYTHONPATH=str(HERE))
     assert ended.returncode == 2 and "Traceback" not in ended.stderr
-    told = " ".join(ended.stderr.split())
+    assert "missing: " in ended.stderr
+    told = " ".join(ended.stdout.split())
     assert "'acting:plain' is not async" in told and "async def" in told
 
 

@@ -75,7 +75,8 @@ def test_the_command_refuses_an_unknown_agent_in_one_sentence(
     file.write_text(text)
     ended = mainspring("campaign", "start", str(file), home=stack.home)
     assert ended.returncode == 2 and "Traceback" not in ended.stderr
-    told = " ".join(ended.stderr.split())
+    assert "missing: " in ended.stderr
+    told = " ".join(ended.stdout.split())
     assert "'goose' cannot play" in told and "choose from mini-swe-agent" in told
 
 

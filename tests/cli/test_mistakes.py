@@ -90,7 +90,9 @@ async def test_what_the_checklist_refuses_leaves_nothing(tmp_path: Path, how: li
     file, home = tmp_path / "campaign.toml", tmp_path / "home"
     file.write_text(f'{FILE}[agent]\nkind = "nope"\n')
     ended = await run("train", str(file), *how, "--home", str(home))
-    expect(ended, 2, "no agent is called 'nope'", "choose from bash, bundled")
+    expect(ended, 2, "nothing was stored; missing: ", 'the lines "missing"')
+    told = " ".join(ended.output.split())
+    assert "no agent is called 'nope'" in told and "choose from bash, bundled" in told
     assert not home.exists()
 
 
