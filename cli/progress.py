@@ -10,6 +10,7 @@ def counting(what: str) -> Iterator[Callable[[int, int], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
     from cli.tables import Label, Screen
+    from cli.terminal_text import drawn
 
     console = Screen(stderr=True)
     bar = Progress(
@@ -18,6 +19,6 @@ def counting(what: str) -> Iterator[Callable[[int, int], None]]:
         transient=True,
         disable=not console.is_terminal,
     )
-    with bar:
+    with drawn(console), bar:
         task = bar.add_task(what, total=None)
         yield lambda done, of: bar.update(task, completed=done, total=of)

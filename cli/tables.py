@@ -14,7 +14,7 @@ from rich.progress import ProgressColumn, Task
 from rich.segment import Segment
 from rich.text import Text
 
-from cli.terminal_text import plain
+from cli.terminal_text import panel_on, plain
 
 
 class Screen(rich.console.Console):
@@ -26,6 +26,13 @@ class Screen(rich.console.Console):
         super().__init__(
             stderr=stderr, file=file, width=width, markup=False, emoji=False, highlight=False
         )
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        panel = panel_on(self.is_terminal)
+        if panel is None or panel is self:
+            super().print(*objects, **options)
+        else:
+            panel.print(*objects, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
         # Before it is measured: what is removed takes no room.

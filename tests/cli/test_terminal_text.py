@@ -1,6 +1,7 @@
 """Text from elsewhere is neither markup nor steers a terminal, on whatever screen it stands."""
 
 import asyncio
+import io
 import json
 import os
 import pty
@@ -16,7 +17,7 @@ from typing import Any, cast
 import pytest
 
 from cli.tables import Screen, Table
-from cli.terminal_text import plain
+from cli.terminal_text import drawn, echo, plain
 from infra.db.runs.campaign_record import Parent
 from infra.db.runs.events import EventRecord
 from mainspring.config.files.changes import FieldChange
@@ -367,3 +368,25 @@ def test_a_table_shows_text_on_any_console(capsys: pytest.CaptureFixture[str]) -
     Console(width=80).print(table)
     printed = capsys.readouterr().out
     assert "t[param-1]" in printed and "see [/var/log/x] there" in printed
+
+
+def test_lines_of_others_stand_above_a_panel(
+    on_a_terminal: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line in the middle of a panel leaves a dead copy of it."""
+    drawn_on, elsewhere = io.StringIO(), io.StringIO()
+    panel, other = Screen(file=drawn_on), Screen(file=elsewhere)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    with drawn(panel):
+        other.print("of a screen")
+        panel.print("of its own")
+        echo("of a command", dim=True, colour="red")
+        echo("of a program", err=True)
+    other.print("after it")
+    assert [_COLOURS.sub("", line) for line in drawn_on.getvalue().splitlines()] == [
+        "of a screen",
+        "of its own",
+        "of a command",
+    ]
+    assert "after it" in elsewhere.getvalue() and "of a" not in elsewhere.getvalue()
+    assert capsys.readouterr().err == "of a program\n", "it is no terminal"

@@ -7,6 +7,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -27,7 +28,7 @@ from temporalio.service import RPCError
 
 from cli.operations.machine.supervisor import starting, waited_here
 from cli.tables import Label, Screen, Table
-from cli.terminal_text import plain
+from cli.terminal_text import drawn, plain
 from infra.db.database import Database
 from infra.db.plans import run_plans
 from infra.db.reading import progress
@@ -127,6 +128,7 @@ class RunWatch:
         )
         self._task = self._bar.add_task("", total=None)
         self._live = Live(console=self._console, refresh_per_second=4, transient=False)
+        self._drawn = ExitStack()
         self._said_at = 0.0
         self._keys_at: dict[str, float] = {}
         """States of the last UNCHANGED_EVERY_S, each with the time when it was last seen."""
@@ -137,7 +139,8 @@ class RunWatch:
 
     async def __aenter__(self) -> "RunWatch":
         if self._console.is_terminal:
-            self._live.start()
+            self._drawn.enter_context(drawn(self._console))
+            self._drawn.enter_context(self._live)
         return self
 
     async def __aexit__(
@@ -146,8 +149,7 @@ class RunWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._console.is_terminal:
-            self._live.stop()
+        self._drawn.close()
 
     async def has_ended(self) -> bool:
         """Draw once; whether the campaign is over."""
