@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Coroutine
+from enum import StrEnum
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -15,6 +16,14 @@ Together = Annotated[
     int,
     typer.Option(min=1, max=50, help="Number of turns that one activity plays."),
 ]
+
+
+class TrainedBy(StrEnum):
+    PLAIN = "plain"
+    """Megatron-core's model in float32."""
+    FSDP = "fsdp"
+    """The model of transformers, sharded by FSDP2."""
+
 
 app = typer.Typer(name="bench", help="Benchmark this machine.", no_args_is_help=True)
 app.command()(simulate)
@@ -277,6 +286,9 @@ def train(
     num_steps: Annotated[
         int, typer.Option("--steps", min=1, max=50, help="Number of steps on each side.")
     ] = 3,
+    engine: Annotated[
+        TrainedBy, typer.Option(help="Step engine that is measured.")
+    ] = TrainedBy.PLAIN,
     large_batch: Annotated[
         bool,
         typer.Option(
@@ -301,7 +313,7 @@ def train(
         from cli.bench import bench_large_batch
 
         large["large_batch"] = _run(bench_large_batch.measure(say))
-    figures = measure(num_steps, say) | large
+    figures = measure(num_steps, say, engine.value) | large
     if as_json:
         typer.echo(json.dumps(figures))
         return

@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from mainspring.config.training.parallel import FSDP, PLAIN
+
 EQUAL = (512,) * 8
 MIXED = (2048, 700, 512, 300, 256, 128, 96, 64)
 VOCAB_SIZE = 32_768
@@ -21,9 +23,10 @@ SAME_LOSS = 1e-4
 """Largest difference of the two losses before the first update."""
 
 
-def measure(num_steps: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Measure each shape: tokens per CPU second of both sides, their ratio; medians of num_steps
-    steps. Seconds per GB of an export and of a checkpoint with its optimizer."""
+def measure(num_steps: int, say: Callable[[str], None], engine: str = PLAIN) -> dict[str, Any]:
+    """Measure each shape with the step engine `engine`: tokens per CPU second of both sides, their
+    ratio; medians of num_steps steps. Seconds per GB of an export and of a checkpoint with its
+    optimizer."""
     # Read when torch is imported: here, not before.
     os.environ |= {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}
     import torch
@@ -36,10 +39,10 @@ def measure(num_steps: int, say: Callable[[str], None]) -> dict[str, Any]:
         figures: dict[str, Any] = {}
         for name, lengths in (("equal_lengths", EQUAL), ("mixed_lengths", MIXED)):
             say(f"{name.replace('_', ' ')}: {num_steps} steps on each side")
-            figures[name] = _shape(reference, model_dir, lengths, num_steps)
+            figures[name] = _shape(reference, model_dir, lengths, num_steps, engine)
         say("writing a checkpoint")
-        figures["files"] = _files(model_dir, Path(folder))
-    figures |= {"threads": 1, "num_steps": num_steps, "vocab_size": VOCAB_SIZE}
+        figures["files"] = _files(model_dir, Path(folder), engine)
+    figures |= {"engine": engine, "threads": 1, "num_steps": num_steps, "vocab_size": VOCAB_SIZE}
     return figures
 
 
@@ -66,13 +69,13 @@ def _make_model(directory: Path) -> Any:
 
 
 def _shape(
-    reference: Any, model_dir: Path, lengths: Sequence[int], num_steps: int
+    reference: Any, model_dir: Path, lengths: Sequence[int], num_steps: int, engine: str
 ) -> dict[str, float]:
     import copy
 
     import torch
 
-    rank = _rank(model_dir)
+    rank = _rank(model_dir, engine)
     samples = _samples(lengths)
     model = copy.deepcopy(reference)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, betas=(0.9, 0.95), weight_decay=0.0)
@@ -121,12 +124,13 @@ def _hugging_face_step(model: Any, optimizer: Any, samples: Sequence[Any]) -> fl
     return total
 
 
-def _rank(model_dir: Path) -> Any:
+def _rank(model_dir: Path, engine: str) -> Any:
     from mainspring.config.campaign import CampaignConfig
     from trainer.process.rank import TrainerRank
 
     trainer = {
         "device": "cpu",
+        "engine": engine,
         "micro_batch_tokens": 2048,
         "gap": {"mode": "warn"},
         "optimizer": {"warmup_steps": 0, "final_lr_fraction": 1.0},
@@ -160,15 +164,15 @@ def _samples(lengths: Sequence[int]) -> list[Any]:
     return samples
 
 
-def _files(model_dir: Path, folder: Path) -> dict[str, float]:
-    rank = _rank(model_dir)
+def _files(model_dir: Path, folder: Path, engine: str) -> dict[str, float]:
+    rank = _rank(model_dir, engine)
     rank.train_step(_samples((64, 64)), step=0, current_version=0)  # an optimizer with state
     checkpoint = folder / "checkpoint"
     checkpoint.mkdir()
     saving, exporting = (
         _s_per_gb(write, checkpoint / part)
         for write, part in (
-            (lambda _: rank.save_checkpoint(checkpoint), "tp0.pt"),
+            (lambda _: rank.save_checkpoint(checkpoint), "." if engine == FSDP else "tp0.pt"),
             (rank.export_hf, "hf"),
         )
     )

@@ -34,7 +34,7 @@ from mainspring.config.registry import Registry
 from mainspring.config.trainer import TrainerConfig
 from mainspring.config.training.algorithm import GAE
 from mainspring.config.training.correction import NO_CORRECTION
-from mainspring.config.training.parallel import MCORE, PLAIN, Device
+from mainspring.config.training.parallel import FSDP, MCORE, PLAIN, Device
 from mainspring.errors import ConfigError
 from mainspring.training.training_faults import algorithm_broken, raise_broken
 from mainspring.trajectories.turn_places import TurnPlace
@@ -96,6 +96,7 @@ ENGINES: Registry[Any] = Registry(
     (
         (PLAIN, "trainer.engines.plain:PlainEngine"),
         (MCORE, "trainer.engines.mcore:McoreEngine"),
+        (FSDP, "trainer.engines.fsdp.engine:FsdpEngine"),
     ),
     takes="campaign, model, groups",
     methods=("optimizer", "logprobs", "forward_backward"),

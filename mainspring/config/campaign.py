@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, model_validator
 
-from mainspring.algorithms.gap import GapBounds, bounds
+from mainspring.algorithms.gap import Dtype, GapBounds, bounds
 from mainspring.algorithms.schedule import Batches, Schedule
 from mainspring.algorithms.set_draws import draw_of
 from mainspring.config.curriculum import SHUFFLED, CurriculumConfig
@@ -19,7 +19,7 @@ from mainspring.config.section import BUNDLED, STORED, Counts
 from mainspring.config.tasks import TaskSet
 from mainspring.config.tracking import TrackingConfig
 from mainspring.config.trainer import TrainerConfig
-from mainspring.config.training.parallel import PLAIN, Device
+from mainspring.config.training.parallel import FSDP, PLAIN, Device
 from mainspring.programs.profiles.choice import is_program
 from mainspring.status import CampaignKind, PolicyApi, Publish
 
@@ -69,7 +69,8 @@ class CampaignConfig(RunConfig):
             ("trainer.quorum", trainer.quorum is None, "unset (time decides who is last)"),
             ("trainer.keep_checkpoints", trainer.keep_checkpoints >= 2, "2 or more"),
             ("trainer.device", trainer.device is Device.CPU, '"cpu"'),
-            ("trainer.engine", trainer.engine_name == PLAIN, '"plain"'),
+            ("trainer.engine", trainer.engine_name in (PLAIN, FSDP), '"plain" or "fsdp"'),
+            ("trainer.dtype", trainer.dtype is Dtype.FLOAT32, '"float32"'),
             ("trainer.tensor_parallel", trainer.tensor_parallel == 1, "1"),
             ("trainer.data_parallel", trainer.data_parallel == 1, "1"),
             ("curriculum.kind", self.curriculum.kind == SHUFFLED, f'"{SHUFFLED}"'),

@@ -18,7 +18,7 @@ from mainspring.config.section import (
 from mainspring.config.training.algorithm import AlgorithmConfig
 from mainspring.config.training.method_defaults import LORA_LR, filled
 from mainspring.config.training.optimizer import OptimizerConfig, WarmStartConfig
-from mainspring.config.training.parallel import MCORE, PLAIN, ParallelConfig
+from mainspring.config.training.parallel import FSDP, MCORE, PLAIN, ParallelConfig
 
 
 class TrainerConfig(AlgorithmConfig, ParallelConfig):
@@ -63,9 +63,9 @@ class TrainerConfig(AlgorithmConfig, ParallelConfig):
     """Number of steps from one checkpoint (weights and optimizer) to the next. Versions between
     them have weights alone; after a crash their steps are trained again from the stored batches."""
     checkpoint_in_background: Switch = False
-    """Whether steps continue while a checkpoint is written (engine "mcore"): a version is published
-    with its weights alone, and training can resume from it once its checkpoint is on disk. That of
-    the last step is waited for."""
+    """Whether steps continue while a checkpoint is written (engines "mcore" and "fsdp"): a version
+    is published with its weights alone, and training can resume from it once its checkpoint is on
+    disk. That of the last step is waited for."""
     keep_checkpoints: Annotated[int, Within(le=MANY), Counts.AT_ONCE] = Field(default=2, ge=1)
     """Number of newest checkpoints kept on disk."""
     keep_best: Annotated[int, Within(le=MANY), Counts.AT_ONCE] = Field(default=0, ge=0)
@@ -107,6 +107,11 @@ class TrainerConfig(AlgorithmConfig, ParallelConfig):
     def _a_critic_fits_the_others(self) -> Self:
         if self.critic is None:
             return self
+        if self.engine_name == FSDP:
+            raise ValueError(
+                'the engine "fsdp" has no critic: set engine = "mcore" (or "plain" on a CPU), or '
+                "remove critic"
+            )
         if self.filter in ("mixed", "solved"):
             raise ValueError(
                 f'filter = "{self.filter}" replaces groups that a critic learns from as well: set '

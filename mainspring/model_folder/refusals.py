@@ -1,7 +1,8 @@
 """Contents that a config.json must not have, in one list for plan, checklist, engines and trainer.
 
-A use includes those before it: what is trained is served by the CPU engine too, and what that
-serves, transformers reads. So a rule names the first use that refuses it. Invariant: a config that
+A use includes those before it, up to TRAINED: what is trained is served by the CPU engine too, and
+what that serves, transformers reads. So a rule names the first use that refuses it. The step engine
+`fsdp` takes any model, by the rules of `any_model`. Invariant: a config that
 passes for TRAINED gives the same log-probs in trainer, CPU engine and transformers. Rules look at a
 value's kind before they use it. Pure functions on a dict.
 """
@@ -12,12 +13,11 @@ from enum import IntEnum
 from typing import Any
 
 from mainspring.errors import ModelError
-from mainspring.model_folder import rope
+from mainspring.model_folder import any_model, rope
 from mainspring.model_folder.config_file import CONFIG, facts_of
 from mainspring.model_folder.families import ARCHITECTURES, EXPERTS, FAMILIES, wrong_fields
 from mainspring.model_folder.sizes import num_experts, sizes_of
 
-DTYPES = ("float32", "bfloat16", "float16")
 RESTORE = f"restore the {CONFIG} that belongs to the weights"
 WITHOUT = f"use a model of {', '.join(FAMILIES)} without it"
 SGLANG = "serve it with SGLang: mainspring serve --engine sglang"
@@ -30,6 +30,9 @@ class FolderUse(IntEnum):
     SERVED = 1
     """By the CPU engine."""
     TRAINED = 2
+    """By the step engines `plain` and `mcore`, and served by the CPU engine."""
+    ANY_MODEL = 3
+    """Trained by the step engine `fsdp`, which takes more families and refuses other things."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,9 @@ class FolderRefusal:
 def check_config(config: dict[str, Any], named: str, use: FolderUse) -> None:
     """`named`: begins the message, such as "model directory /m". Raises ModelError."""
     facts_of(config, named)
+    if use is FolderUse.ANY_MODEL:
+        any_model.check(config, named)
+        return
     for refusal in refusals(config):
         if use >= refusal.first:
             raise ModelError(f"{named}: {refusal.message}", remedy=refusal.remedy)
@@ -119,23 +125,8 @@ def _broken(config: dict[str, Any]) -> Iterator[FolderRefusal]:
 def _unserved(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Things in any model that cannot be served, each with its remedy."""
     kind = config.get("model_type")
-    for name in ("quantization_config", "compression_config"):
-        if config.get(name) is not None:
-            settings = config[name]
-            method = settings.get("quant_method") if isinstance(settings, dict) else settings
-            yield f"{name} ({method})", "use the weights in bfloat16, float16 or float32"
-    for name in ("auto_map", "per_layer_config", "transformers_weights"):
-        if config.get(name):
-            yield name, f"remove it from {CONFIG} if the model computes the same without it"
-    text = config.get("text_config")
-    text = text if isinstance(text, dict) else config
-    for name in ("dtype", "torch_dtype"):
-        dtype = config.get(name)
-        if dtype is not None and dtype not in DTYPES:
-            yield f"{name} = {dtype!r}", f"use a model whose {name} is one of {', '.join(DTYPES)}"
-    first, second = config.get("dtype"), config.get("torch_dtype")
-    if None not in (first, second) and first != second:
-        yield f"dtype = {first!r} with torch_dtype = {second!r}", f"keep one of them in {CONFIG}"
+    yield from any_model.unreadable(config)
+    text = any_model.text_of(config)
     for problem in rope.unserved(text):
         yield problem, rope.REMEDY
     layers = text.get("layer_types")

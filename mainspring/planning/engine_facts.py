@@ -6,11 +6,14 @@ A change of an engine changes its line here. Engines of your own are planned as 
 from dataclasses import dataclass
 
 from mainspring.algorithms.gap import Dtype
-from mainspring.config.training.parallel import PLAIN, Device, ParallelConfig
+from mainspring.config.training.parallel import FSDP, PLAIN, Device, ParallelConfig
+from mainspring.model_folder.refusals import FolderUse
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
+    shards_weights: bool
+    """Whether data-parallel ranks share weights and gradients, which then stay in float32."""
     shards_optimizer: bool
     """Whether data-parallel and context-parallel copies share the optimizer's state."""
     has_gradient_buffer: bool
@@ -20,19 +23,32 @@ class EngineFacts:
 
 
 PLAIN_FACTS = EngineFacts(
+    shards_weights=False,
     shards_optimizer=False,
     has_gradient_buffer=False,
     reduces_through_copy=True,
 )
 MCORE_FACTS = EngineFacts(
+    shards_weights=False,
     shards_optimizer=True,
     has_gradient_buffer=True,
+    reduces_through_copy=False,
+)
+FSDP_FACTS = EngineFacts(
+    shards_weights=True,
+    shards_optimizer=True,
+    has_gradient_buffer=False,
     reduces_through_copy=False,
 )
 
 
 def facts_of(parallel: ParallelConfig) -> EngineFacts:
-    return PLAIN_FACTS if parallel.engine_name == PLAIN else MCORE_FACTS
+    return {PLAIN: PLAIN_FACTS, FSDP: FSDP_FACTS}.get(parallel.engine_name, MCORE_FACTS)
+
+
+def folder_use(parallel: ParallelConfig) -> FolderUse:
+    """Use that the engine makes of a model's folder."""
+    return FolderUse.ANY_MODEL if parallel.engine_name == FSDP else FolderUse.TRAINED
 
 
 def bytes_per_value(parallel: ParallelConfig) -> int:

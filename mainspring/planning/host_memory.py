@@ -8,8 +8,15 @@ from dataclasses import dataclass
 
 from mainspring.config.trainer import TrainerConfig
 from mainspring.config.training.parallel import Device
-from mainspring.planning.engine_facts import bytes_per_value
-from mainspring.planning.memory import CPU_REST_BYTES, RankMemory, import_bytes, optimizer_bytes
+from mainspring.planning.engine_facts import facts_of
+from mainspring.planning.memory import (
+    CPU_REST_BYTES,
+    RankMemory,
+    gradients_bytes,
+    import_bytes,
+    optimizer_bytes,
+    weights_bytes,
+)
 from mainspring.planning.model_shape import ModelShape
 
 RANKS_PER_HOST = 8
@@ -46,8 +53,7 @@ def host_memory(
         )
         return HostMemory(num_ranks, imported, steps, exported)
     offloaded = [
-        optimizer_bytes(shape, trainer, rank.kind) if trainer.optimizer_offload else 0
-        for rank in ranks
+        _offloaded_bytes(shape, trainer, rank) if trainer.optimizer_offload else 0 for rank in ranks
     ]
     step = CPU_REST_BYTES + max(offloaded)
     reads = max(import_bytes(shape, trainer, rank.kind) for rank in ranks)
@@ -60,11 +66,18 @@ def host_memory(
     )
 
 
+def _offloaded_bytes(shape: ModelShape, trainer: TrainerConfig, rank: RankMemory) -> int:
+    own = optimizer_bytes(shape, trainer, rank.kind)
+    if facts_of(trainer).shards_weights:
+        own += weights_bytes(trainer, rank.kind) + gradients_bytes(trainer, rank.kind)
+    return own
+
+
 def _written_bytes(shape: ModelShape, trainer: TrainerConfig, rank: RankMemory) -> int:
     """By one copy of the model: the export, and parts of the checkpoint on their way to disk."""
     exported = shape.num_parameters * shape.file_bytes_per_weight
     # Ranks of a host copy their part of weights and optimizer before it is written.
-    copied = rank.kind.num_parameters * bytes_per_value(trainer)
+    copied = weights_bytes(trainer, rank.kind)
     copied += optimizer_bytes(shape, trainer, rank.kind)
     num_ranks = min(RANKS_PER_HOST, trainer.world_size)
     return num_ranks * copied + min(FILE_BYTES, exported)

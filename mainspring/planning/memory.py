@@ -109,8 +109,9 @@ def _moments(
     num_micro_batches: int,
 ) -> tuple[Moment, ...]:
     trainer, facts = config.trainer, facts_of(config.trainer)
-    weights = kind.num_parameters * bytes_per_value(trainer)
-    gradients = kind.num_parameters * FLOAT32_BYTES
+    weights, gradients = weights_bytes(trainer, kind), gradients_bytes(trainer, kind)
+    if facts.shards_weights and trainer.optimizer_offload:
+        weights = gradients = 0
     optimizer = 0 if trainer.optimizer_offload else optimizer_bytes(shape, trainer, kind)
     on_cpu = trainer.device is Device.CPU
     rest = CPU_REST_BYTES if on_cpu else CUDA_REST_BYTES
@@ -127,6 +128,8 @@ def _moments(
     else:
         gaps = round(waiting * (kept.activations + kept.attention) * CUDA_GAP_SHARE)
     communication = _sent_bytes(shape, trainer, tokens)
+    if facts.shards_weights:
+        communication += _whole_units_bytes(shape, trainer, kind)
     step = standing | {
         MemoryPart.GRADIENTS: gradients,
         MemoryPart.COMMUNICATION: communication,
@@ -167,6 +170,28 @@ def _moments(
     )
 
 
+def weights_bytes(trainer: TrainerConfig, kind: RankKind) -> int:
+    """Weights of a rank between passes."""
+    if facts_of(trainer).shards_weights:
+        return FLOAT32_BYTES * -(-kind.num_parameters // trainer.data_parallel)
+    return kind.num_parameters * bytes_per_value(trainer)
+
+
+def gradients_bytes(trainer: TrainerConfig, kind: RankKind) -> int:
+    copies = trainer.data_parallel if facts_of(trainer).shards_weights else 1
+    return FLOAT32_BYTES * -(-kind.num_parameters // copies)
+
+
+def _whole_units_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> int:
+    """Whole weights of FSDP's units while they compute: embedding and output layer, a layer, and
+    the next one, which is gathered before; and the gradients of one of them."""
+    width = bytes_per_value(trainer)
+    layer = shape.layer_parameters
+    root = kind.num_parameters - kind.num_layers * layer
+    reduced = FLOAT32_BYTES * max(root, layer) if width < FLOAT32_BYTES else 0
+    return width * (root + 2 * layer) + width * (root + layer) + reduced
+
+
 def critic_parameters(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> int:
     """Parameters of a rank's critic: the policy's without an output layer, and one number for each
     token."""
@@ -191,8 +216,10 @@ def critic_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> i
 
 
 def optimizer_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> int:
-    """Two moments of each parameter, and in bfloat16 a float32 copy of it."""
-    bytes_each = 2 * FLOAT32_BYTES + (FLOAT32_BYTES if bytes_per_value(trainer) == 2 else 0)
+    """Two moments of each parameter, and in bfloat16 a float32 copy of it, unless the weights are
+    float32 themselves."""
+    is_copied = bytes_per_value(trainer) == 2 and not facts_of(trainer).shards_weights
+    bytes_each = (3 if is_copied else 2) * FLOAT32_BYTES
     if facts_of(trainer).shards_optimizer:
         copies = trainer.data_parallel * trainer.context_parallel
         expert_copies = copies * trainer.tensor_parallel // trainer.expert_parallel

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mainspring.model_folder.folder import check_folder, export_dtype
+from mainspring.model_folder.any_model import estimated_sizes
+from mainspring.model_folder.config_file import where
+from mainspring.model_folder.folder import check_folder, export_dtype, known_sizes
 from mainspring.model_folder.refusals import FolderUse, check_config
 from mainspring.model_folder.sizes import Sizes, sizes_of
 
@@ -79,11 +81,20 @@ class ModelShape(Sizes):
         return 2 * self.num_layers * self.kv_width * self.file_bytes_per_weight
 
 
-def read_shape(directory: Path) -> ModelShape:
+def read_shape(directory: Path, use: FolderUse = FolderUse.TRAINED) -> ModelShape:
     """Raises ModelError without a config.json of a model that can be trained, or beside weights
     that it does not describe."""
-    config = check_folder(directory, FolderUse.TRAINED, needs_weights=False)
-    return _shape(config, export_dtype(directory, config))
+    config = check_folder(directory, use, needs_weights=False)
+    dtype = export_dtype(directory, config)
+    if use is FolderUse.ANY_MODEL and is_estimate(config):
+        sizes = estimated_sizes(config, where(directory))
+        return ModelShape(**sizes, file_bytes_per_weight=2 if dtype in _HALF else 4)
+    return _shape(config, dtype)
+
+
+def is_estimate(config: dict[str, Any]) -> bool:
+    """Whether the sizes of this model can be estimated only: its family is not known here."""
+    return known_sizes(config) is None
 
 
 def shape_of(config: dict[str, Any], named: str) -> ModelShape:

@@ -6,7 +6,7 @@ layer. Owns what parallel sizes must divide. Raises ModelError naming both numbe
 
 from dataclasses import dataclass
 
-from mainspring.config.training.parallel import PLAIN, ParallelConfig
+from mainspring.config.training.parallel import FSDP, PLAIN, ParallelConfig
 from mainspring.errors import ModelError
 from mainspring.planning.model_shape import ModelShape
 
@@ -54,6 +54,13 @@ def check_divides(shape: ModelShape, parallel: ParallelConfig) -> None:
             f"the engine {PLAIN!r} cannot train the {shape.num_experts} experts of a "
             f"{shape.model_type} model",
             remedy='set trainer.engine = "mcore", or use a dense model',
+        )
+    if parallel.engine_name == FSDP and parallel.data_parallel > shape.hidden_size:
+        raise ModelError(
+            f"trainer.data_parallel = {parallel.data_parallel} is more than the model's "
+            f"hidden_size = {shape.hidden_size}, and the engine {FSDP!r} cuts each weight into as "
+            "many parts",
+            remedy=f"set trainer.data_parallel to {shape.hidden_size} or less",
         )
     tensor = parallel.tensor_parallel
     for name, size, field, value in (

@@ -22,8 +22,10 @@ def test_a_batch_reaches_a_rank_from_the_store() -> None:
 
 
 @pytest.mark.long
-def test_both_sides_compute_the_same_loss_and_are_timed() -> None:
+@pytest.mark.parametrize("engine", ["plain", "fsdp"])
+def test_both_sides_compute_the_same_loss_and_are_timed(engine: str) -> None:
     command = [sys.executable, "-m", "mainspring", "bench", "train", "--steps", "1", "--json"]
+    command += ["--engine", engine]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, ended.stderr
     figures = json.loads(ended.stdout)

@@ -1,5 +1,6 @@
 """What the checklist finds about a campaign's model before anything is stored or started."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,22 @@ def test_sizes_that_divide_nothing_are_refused_with_both_numbers(
     assert model_item(campaign(model)).state is State.OK
     found = model_item(campaign(model, device="cuda", **sizes))
     assert found.state is State.MISSING and says in found.found and found.fix
+
+
+def test_the_engine_fsdp_takes_models_that_the_others_refuse(tmp_path: Path) -> None:
+    model = save_tiny_model(tmp_path / "model")
+    file = model / "config.json"
+    fields = json.loads(file.read_text())
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}
+    file.write_text(json.dumps(fields | {"rope_parameters": yarn}))
+    assert "rope_type 'yarn' cannot be trained" in model_item(campaign(model, device="cpu")).found
+    assert model_item(campaign(model, device="cpu", engine="fsdp")).state is State.OK
+    parts = fields["hidden_size"] + 1
+    found = model_item(campaign(model, device="cpu", engine="fsdp", data_parallel=parts))
+    assert found.state is State.MISSING and f"data_parallel = {parts} is more" in found.found
+    file.write_text(json.dumps(fields | {"auto_map": {"AutoModel": "own.Own"}}))
+    found = model_item(campaign(model, device="cpu", engine="fsdp"))
+    assert found.state is State.MISSING and "auto_map cannot be trained" in found.found
 
 
 QWEN3_8B = MODELS / "qwen3-8b"

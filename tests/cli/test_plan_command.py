@@ -56,6 +56,15 @@ def test_what_fits_ends_with_0_and_what_does_not_with_4_and_both_numbers(write: 
     assert "set in [trainer] one of:" in large.output
 
 
+def test_a_plan_of_the_engine_fsdp_tells_that_its_memory_is_an_estimate(write: Any) -> None:
+    shared = ("tensor_parallel = 4", 'engine = "fsdp"\ndata_parallel = 8\nrecompute = "full"')
+    found = run(write("qwen3-8b", shared), "--gpu-memory-gb", "80")
+    assert found.exit_code == 0, found.output
+    text = " ".join(found.output.split())
+    assert "engine fsdp, bfloat16, 8 ranks on GPU (data 8)" in text
+    assert "the memory of the engine 'fsdp' is an estimate" in text
+
+
 def test_without_a_gpu_there_are_figures_only(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign_plan, "gpus_here", lambda: None)
     found = run(write("qwen3-32b"))

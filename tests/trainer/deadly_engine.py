@@ -1,5 +1,5 @@
-"""A plain step engine whose rank is killed where the test asks for it, and where in a step a
-trainer can be killed.
+"""Step engines, plain and fsdp, whose rank is killed where the test asks for it, and where in a
+step a trainer can be killed.
 
 A point is armed by a file of its name in the folder that ARMED_AT names; the process that reaches
 the point removes the file and is killed, so that a point hits once.
@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from trainer.engines.fsdp.engine import FsdpEngine
 from trainer.engines.plain import PlainEngine
 
 ARMED_AT = "MAINSPRING_TEST_ARMED_AT"
@@ -73,7 +74,10 @@ def deadly(
     return call
 
 
-class DeadlyEngine(PlainEngine):
+class _Deadly:
+    files: Any
+    weights: Any
+
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         files, weights = self.files, self.weights
@@ -84,7 +88,7 @@ class DeadlyEngine(PlainEngine):
         )
 
     def optimizer(self, config: Any) -> Any:
-        made = super().optimizer(config)
+        made = super().optimizer(config)  # type: ignore[misc]
         made.step = deadly(made.step, before="rank before update", after="rank after update")
         return made
 
@@ -95,7 +99,7 @@ class DeadlyEngine(PlainEngine):
             meet("rank between forward and backward")
             return loss(share, logprobs, entropy)
 
-        super().forward_backward(sequences, between)
+        super().forward_backward(sequences, between)  # type: ignore[misc]
         meet("rank after backward")
 
     def _half_written(self, save: Callable[..., None]) -> Callable[..., None]:
@@ -103,8 +107,16 @@ class DeadlyEngine(PlainEngine):
             meet("rank before its share")
             save(directory, *args)
             if met("rank within its share"):
-                [file] = directory.glob("tp*.pt")
+                file = next(f for f in directory.rglob("*") if f.suffix in (".pt", ".distcp"))
                 os.truncate(file, file.stat().st_size // 2)
                 os.kill(os.getpid(), signal.SIGKILL)
 
         return call
+
+
+class DeadlyEngine(_Deadly, PlainEngine):
+    pass
+
+
+class DeadlyFsdp(_Deadly, FsdpEngine):
+    pass

@@ -31,8 +31,10 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model(tmp_path_factory.mktemp("model"), max_length=1000)
 
 
-def reproducible(make_config: MakeConfig, temperature: float = 1.0) -> CampaignConfig:
-    usual = make_config(micro_batch_tokens=2048).model_dump(exclude_unset=True)
+def reproducible(
+    make_config: MakeConfig, temperature: float = 1.0, engine: str = "plain"
+) -> CampaignConfig:
+    usual = make_config(micro_batch_tokens=2048, engine=engine).model_dump(exclude_unset=True)
     usual |= SCHEDULE | {"policy": {"temperature": temperature}}
     return CampaignConfig.model_validate(usual)
 
@@ -52,16 +54,17 @@ def served(url: str, ids: list[int], seed: int, temperature: float) -> Sample:
     return Sample(f"r{seed}", 0, tokens, mask, logprobs, versions, advantages)
 
 
+@pytest.mark.parametrize("engine", ["plain", "fsdp"])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_recomputed_logprobs_have_the_bits_of_served_ones(
-    directory: Path, make_config: MakeConfig, temperature: float
+    directory: Path, make_config: MakeConfig, temperature: float, engine: str
 ) -> None:
     rng = np.random.default_rng(3)
     # Attention takes 32 or 256 tokens at a time: of the second prompt one token is left over.
     prompts = [rng.integers(3, 300, n).tolist() for n in (3, 746, 42, 500, 511, 512, 90)]
     with serving(directory, reproducible=True, max_batch=4) as url:
         samples = [served(url, ids, n, temperature) for n, ids in enumerate(prompts)]
-    rank = TrainerRank(reproducible(make_config, temperature), directory)
+    rank = TrainerRank(reproducible(make_config, temperature, engine), directory)
     [one] = rank.logprobs(samples[1:2]).values()
     assert np.array_equal(one, samples[1].logprobs)
     metrics = rank.train_step(samples, step=0, current_version=0)

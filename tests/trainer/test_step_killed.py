@@ -39,7 +39,7 @@ NUM_STEPS = 4
 GROUP_SIZE = 3
 TIMEOUT_S = 900.0
 SOME = {"1": ["rank after backward", "driver after rename"], "3": ["driver before commit"]}
-WITH_CRITIC = {"2": ["rank after update", "rank within its share"], "3": ["driver before commit"]}
+LATE = {"2": ["rank after update", "rank within its share"], "3": ["driver before commit"]}
 ALL = {
     "1": [
         "rank before forward",
@@ -236,11 +236,21 @@ async def test_a_critic_is_that_of_an_undisturbed_campaign(
 ) -> None:
     """Killed when the policy has moved and its critic has not, and with half a checkpoint."""
     critic = {"advantage": "gae", "filter": "none", "critic": {"lr": 1e-3}}
-    await compared(db, store_url, tmp_path, make_model()[1], WITH_CRITIC, **critic)
+    await compared(db, store_url, tmp_path, make_model()[1], LATE, **critic)
     for campaign in ("calm", "killed"):
         done = await curve(db, CampaignId(campaign))
         assert all(step["critic_grad_norm"] > 0 for step in done)
         assert done[-1]["value_mean"] != 0.0
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(TIMEOUT_S)
+async def test_ranks_that_share_a_model_by_fsdp_survive_kills(
+    db: Database, store_url: str, tmp_path: Path, make_model: MakeModel
+) -> None:
+    """The first to reach a point is killed, and the other waits for it in a collective."""
+    engine = {"engine": "tests.trainer.deadly_engine:DeadlyFsdp", "data_parallel": 2}
+    await compared(db, store_url, tmp_path, make_model()[1], LATE, **engine)
 
 
 @pytest.mark.long

@@ -2,8 +2,8 @@
 
     <directory>/tp0.pt ..       model and optimizer of each tensor-parallel rank, or
     <directory>/critic-tp0.pt   the critic's, where the campaign has one
-    <directory>/shards/         the same by Megatron, in pieces for any layout of ranks (the
-                                critic's in critic/), or
+    <directory>/shards/         the same by Megatron or by torch, in pieces for any layout of ranks
+                                (the critic's in critic/), or
                                 neither: weights alone, of a version between two checkpoints
     <directory>/hf/             what policy engines load
     <directory>/checkpoint.json written last: whose it is, and every other file with its digest
@@ -37,6 +37,8 @@ SHARDS = "shards"
 CRITIC = "critic"
 _SHARD_FILES = ("metadata.json", "common.pt")
 """That Megatron writes beside its pieces."""
+_TORCH_FILES = (".metadata",)
+"""That torch writes beside its pieces, last."""
 TEMPORARY = ".tmp-"
 FORMAT = 2
 _HASHERS = 4
@@ -52,6 +54,8 @@ class Sharding(StrEnum):
     """A file for each tensor-parallel rank, for as many of them (the plain engine)."""
     RESHARDABLE = "reshardable"
     """Pieces that do not depend on the parallel sizes (the mcore engine)."""
+    TORCH = "torch"
+    """Pieces by torch.distributed.checkpoint, for any number of ranks (the fsdp engine)."""
     NONE = "none"
     """Nothing but the export, which engines load: training does not resume from it."""
 
@@ -181,6 +185,8 @@ def commit(
         case Sharding.RESHARDABLE:
             folders = [SHARDS, CRITIC] if has_critic else [SHARDS]
             needed = [temporary / folder / name for folder in folders for name in _SHARD_FILES]
+        case Sharding.TORCH:
+            needed = [temporary / SHARDS / name for name in _TORCH_FILES]
         case Sharding.NONE:
             needed = []
     needed.append(temporary / HF_DIRECTORY / "config.json")
@@ -250,7 +256,7 @@ def add_shards(temporary: Path, directory: Path, manifest: Manifest) -> Manifest
         shards = _stored(directory, sorted((directory / SHARDS).rglob("*")))
         if missing := [
             name
-            for name in _SHARD_FILES
+            for name in (_TORCH_FILES if manifest.sharding is Sharding.TORCH else _SHARD_FILES)
             if f"{SHARDS}/{name}" not in {file.path for file in shards}
         ]:
             raise TrainerFenced(f"checkpoint {directory}: {missing[0]} was removed by another one")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from trainer.model.convert import shard_dim
 from trainer.model.processes import Processes
@@ -44,7 +45,10 @@ class GradientDigest:
         for name, parameter in sorted(trained(model), key=lambda named: named[0]):
             assert parameter.grad is not None, name
             self._sha256.update(name.encode())
-            self._sha256.update(parameter.grad.detach().contiguous().cpu().numpy().data)
+            grad = parameter.grad.detach()
+            if isinstance(grad, DTensor):  # of a reproducible campaign's one rank
+                grad = grad.full_tensor()
+            self._sha256.update(grad.contiguous().cpu().numpy().data)
 
     @property
     def sha256(self) -> str | None:

@@ -7,7 +7,7 @@ sequences and computes its own share, so ranks that work on one model make their
 same order. Imported by the rank and by the engines.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -19,8 +19,8 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.training.optimizer import OptimizerConfig
 from mainspring.trajectories.sequences import MaskedSequence
 from trainer.engines.checkpoint import Sharding
+from trainer.model.convert import StateDict
 from trainer.model.processes import Processes
-from trainer.model.weights import Weights
 
 MicroBatchLoss = Callable[[list[int], Tensor, Tensor], Tensor]
 """The loss of one micro-batch, a scalar with gradient: from the indices of its sequences, and the
@@ -54,6 +54,36 @@ class WatchedOptimizer(StepOptimizer, Protocol):
     watch: Callable[[nn.Module], None] | None
     """Called in `reduce_and_clip` with the model, whose `.grad` are the batch's, before they are
     clipped."""
+
+
+class ShardWeights(Protocol):
+    """Weights of a rank's shard; all ranks make the same calls."""
+
+    def named(self) -> dict[str, Tensor]:
+        """All that the shard holds."""
+        ...
+
+    def take(self, state: dict[str, Tensor]) -> None:
+        """Raises ModelError when `state` is not this shard's."""
+        ...
+
+    def load_hf(self, model_dir: Path) -> None:
+        """Raises ModelError for a directory that does not hold this model."""
+        ...
+
+    def export_hf(self, directory: Path) -> None:
+        """Write the weights as a new Hugging Face directory on a disk that all ranks share."""
+        ...
+
+    def gathered(self) -> Iterator[tuple[int, StateDict]]:
+        """Weights as an export has them, on the rank that writes them, elsewhere nothing; each with
+        its size."""
+        ...
+
+    @property
+    def writes(self) -> bool:
+        """Whether this rank writes weights of an export."""
+        ...
 
 
 EnterPhase = Callable[[str], StepOptimizer]
@@ -91,7 +121,7 @@ class BackgroundFiles(ShardFiles, Protocol):
 
 class StepEngine(Protocol):
     @property
-    def weights(self) -> Weights:
+    def weights(self) -> ShardWeights:
         """Weights of this rank's shard."""
         ...
 

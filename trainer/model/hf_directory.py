@@ -28,10 +28,10 @@ FILE_BYTES = 4 << 30
 """Bytes of one file of weights, and of the host memory that an export needs."""
 
 
-def load_config(model_dir: Path) -> PretrainedConfig:
+def load_config(model_dir: Path, use: FolderUse = FolderUse.TRAINED) -> PretrainedConfig:
     """Raises ModelError when `model_dir` is not a model directory, or of a model that cannot be
     trained. Its weights are judged where they are there; an import of them asks for all."""
-    check_folder(model_dir, FolderUse.TRAINED, needs_weights=False)
+    check_folder(model_dir, use, needs_weights=False)
     try:
         return AutoConfig.from_pretrained(model_dir, local_files_only=True)
     except Exception as error:  # the library has no class of its own for a config that it refuses
@@ -103,9 +103,11 @@ class HfWriter:
             if file.is_file() and not file.name.endswith((*WEIGHT_SUFFIXES, BASE_IDENTITY)):
                 shutil.copyfile(file, self._directory / file.name)
 
-    def add(self, weights: dict[str, Tensor]) -> None:
+    def add(self, weights: dict[str, Tensor], *, as_given: bool = False) -> None:
+        """`as_given`: in their own dtype, not in the config's."""
         for name, weight in weights.items():
-            copy = weight.to("cpu", self._dtype, copy=True).contiguous()
+            dtype = weight.dtype if as_given else self._dtype
+            copy = weight.to("cpu", dtype, copy=True).contiguous()
             self._waiting[name] = copy
             self._num_bytes += copy.numel() * copy.element_size()
         if self._num_bytes >= FILE_BYTES:

@@ -30,6 +30,8 @@ class OutputLayer:
     """Whose ranks hold consecutive rows of the weight; None: this one holds all."""
     as_served: bool = False
     """Whether log-probs have the bits of the CPU engine's."""
+    softcap: float | None = None
+    """Bound of the logits' size, which a hyperbolic tangent keeps."""
 
     @property
     def start(self) -> int:
@@ -138,6 +140,7 @@ class _TokenLogprobs(torch.autograd.Function):
             else:
                 logits = _logits(hidden[rows], vocab_weight, ctx.output)
             logprobs = logits - log_total[rows, None]
+            slope = _slope(logits, ctx.output)
             del logits
             probs = logprobs.exp()
             grad = torch.zeros_like(logprobs)
@@ -154,6 +157,8 @@ class _TokenLogprobs(torch.autograd.Function):
                 grad -= grad_entropy[rows, None] * probs * surprise
             if ctx.output.temperature != 1.0:
                 grad /= ctx.output.temperature
+            if slope is not None:
+                grad *= slope
             grad = grad.to(weight.dtype)
             torch.mm(grad, vocab_weight, out=grad_hidden[rows])
             if weight.dtype is torch.float32:
@@ -172,7 +177,16 @@ def _logits(rows: Tensor, weight: Tensor, output: OutputLayer) -> Tensor:
     else:
         logits = F.linear(rows, weight)
     logits = logits.float()
+    if output.softcap is not None:
+        logits = torch.tanh(logits / output.softcap) * output.softcap
     return logits / output.temperature if output.temperature != 1.0 else logits
+
+
+def _slope(logits: Tensor, output: OutputLayer) -> Tensor | None:
+    """Derivative of bounded logits; None of unbounded ones."""
+    if output.softcap is None:
+        return None
+    return 1.0 - (logits * (output.temperature / output.softcap)).square()
 
 
 def _chunk_rows(num_columns: int) -> int:

@@ -38,6 +38,7 @@ from trainer.model.processes import (
     Store,  # pyright: ignore[reportPrivateImportUsage]
     join,
 )
+from trainer.model.weights import Weights
 from trainer.process.sender import WeightSender
 from trainer.step.critic import Critic
 from trainer.step.policy_step import PolicyStep, masked
@@ -101,6 +102,7 @@ class TrainerRank:
     def begin_critic(self) -> None:
         """Start the campaign's critic from the weights held now: those of version 0."""
         assert self._critic is not None, "the campaign has no critic"
+        assert isinstance(self._weights, Weights), "an engine with a critic has Megatron's weights"
         self._critic.begin_as(self._weights)
 
     def load_hf(self, model_dir: Path) -> None:

@@ -16,15 +16,15 @@ from torch import Tensor
 
 from mainspring.training.sending import Bucket, Meeting
 from mainspring.training.training_faults import SendingFailed
+from trainer.engines.protocol import ShardWeights
 from trainer.model.convert import StateDict
 from trainer.model.processes import Processes, open_store
-from trainer.model.weights import Weights
 
 REMEDY = "the engines load the version from its files; see the logs of engines and trainer"
 
 
 class WeightSender:
-    def __init__(self, weights: Weights, processes: Processes) -> None:
+    def __init__(self, weights: ShardWeights, processes: Processes) -> None:
         self._weights = weights
         self._on_cuda = processes.device.type == "cuda"
         self._store: Any = None

@@ -2,7 +2,7 @@
 host's memory, and those of an exported version.
 
 Invariant: after `in_place` and `exported` the shard holds the weights that it held before, in all
-bits, which needs `take(named())` of `trainer.model.weights` to change nothing, also in what an
+bits, which needs `take(named())` of an engine's weights to change nothing, also in what an
 optimizer keeps of them. Imported by the rank and by `trainer.step.policy_step`.
 """
 
@@ -12,11 +12,11 @@ from pathlib import Path
 
 from torch import Tensor
 
-from trainer.model.weights import Weights
+from trainer.engines.protocol import ShardWeights
 
 
 class Reference:
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: ShardWeights) -> None:
         """A copy of what the shard holds now."""
         self._weights = weights
         self._reference = _copied(weights)
@@ -33,7 +33,7 @@ class Reference:
 
 
 @contextmanager
-def exported(weights: Weights, model_dir: Path) -> Iterator[None]:
+def exported(weights: ShardWeights, model_dir: Path) -> Iterator[None]:
     """The shard holds the weights of a Hugging Face directory meanwhile. Raises ModelError."""
     current = _copied(weights)
     try:
@@ -43,5 +43,5 @@ def exported(weights: Weights, model_dir: Path) -> Iterator[None]:
         weights.take(current)
 
 
-def _copied(weights: Weights) -> dict[str, Tensor]:
+def _copied(weights: ShardWeights) -> dict[str, Tensor]:
     return {name: weight.to("cpu", copy=True) for name, weight in weights.named().items()}

@@ -13,6 +13,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.section import BUNDLED
 from mainspring.config.training.parallel import Device
 from mainspring.planning.assumptions import Given
+from mainspring.planning.engine_facts import folder_use
 from mainspring.planning.model_shape import read_shape
 from mainspring.planning.plan import plan_of
 
@@ -34,7 +35,7 @@ def memory_item(config: CampaignConfig, seen: GpusHere | None, host_bytes: int) 
     if model == BUNDLED or (on_gpus and seen is None):
         return None
     given = Given() if seen is None else Given(gpu_name=seen.name)
-    plan = plan_of(config, read_shape(Path(model)), given)
+    plan = plan_of(config, read_shape(Path(model), folder_use(trainer)), given)
     if on_gpus and seen is not None:
         needed, there = plan.largest.peak.num_bytes, seen.memory_bytes
         who, where = "a rank needs", seen.name

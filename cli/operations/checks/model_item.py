@@ -18,6 +18,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.section import BUNDLED
 from mainspring.errors import ConfigError, ModelError
 from mainspring.ids import campaign_id
+from mainspring.planning.engine_facts import folder_use
 from mainspring.planning.model_shape import read_shape
 from mainspring.planning.rank_kinds import check_divides
 
@@ -47,8 +48,9 @@ def model_item(config: CampaignConfig) -> Item:
             "folder in policy.model",
         )
     try:
-        check_model_directory(directory)
-        check_divides(read_shape(directory), config.trainer)
+        use = folder_use(config.trainer)
+        check_model_directory(directory, use)
+        check_divides(read_shape(directory, use), config.trainer)
         _check_chat(directory, config)
     except ModelError as error:
         return Item("model", State.MISSING, error.message, error.remedy)

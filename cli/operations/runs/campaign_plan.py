@@ -22,11 +22,14 @@ from mainspring.config.section import BUNDLED
 from mainspring.config.training.method_defaults import notes as method_notes
 from mainspring.config.training.parallel import Device
 from mainspring.errors import ModelError
+from mainspring.model_folder.config_file import read_config
+from mainspring.model_folder.refusals import FolderUse
 from mainspring.model_folder.weights import has_weights
 from mainspring.planning.assumptions import Given
 from mainspring.planning.changes import Change, changes_that_fit
+from mainspring.planning.engine_facts import folder_use
 from mainspring.planning.known_models import known_model, known_names
-from mainspring.planning.model_shape import ModelShape, read_shape, shape_of
+from mainspring.planning.model_shape import ModelShape, is_estimate, read_shape, shape_of
 from mainspring.planning.plan import MemoryPlan, plan_of
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -121,7 +124,14 @@ def _shape(config: CampaignConfig) -> tuple[ModelShape, list[str]]:
             "name the folder in policy.model; to plan, its config.json suffices (known without "
             f"it: {', '.join(known_names())})",
         )
-    shape = read_shape(directory)
+    use = folder_use(config.trainer)
+    shape = read_shape(directory, use)
+    if use is FolderUse.ANY_MODEL:
+        sizes = "the usual parts of a layer" if is_estimate(read_config(directory)) else "its sizes"
+        notes.append(
+            f"the memory of the engine 'fsdp' is an estimate, from {sizes} and what a layer of "
+            "Megatron-core keeps for its backward pass; it was not compared with a run"
+        )
     if shape.max_context is not None and config.policy.max_context > shape.max_context:
         raise ModelError(
             f"policy.max_context = {config.policy.max_context}, the model {directory} was made for "

@@ -29,6 +29,7 @@ from mainspring.config.section import BUNDLED
 from mainspring.config.settings import Settings
 from mainspring.config.sft import SftConfig
 from mainspring.ids import CampaignId, campaign_id
+from mainspring.planning.engine_facts import folder_use
 from mainspring.status import CampaignStatus
 
 
@@ -49,7 +50,7 @@ async def train_supervised(
     """The whole run, or what is left of it. Raises MainspringErrors; WorkFailed when it ended
     otherwise than finished."""
     if config.policy.model != BUNDLED:
-        check_model_directory(Path(config.policy.model))
+        check_model_directory(Path(config.policy.model), folder_use(config.trainer))
     check_named(config)
     check_files(config)
     with resumed_by(resuming(config.kind, config.name, home), say):

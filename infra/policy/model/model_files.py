@@ -26,9 +26,10 @@ TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 """Where a chat template may lie instead of tokenizer_config.json."""
 
 
-def check_model_directory(directory: Path) -> None:
-    """Raises ModelError unless a campaign can train and serve what lies there."""
-    check_servable(directory, FolderUse.TRAINED)
+def check_model_directory(directory: Path, use: FolderUse = FolderUse.TRAINED) -> None:
+    """Raises ModelError unless a campaign can train and serve what lies there; `use`: by its
+    engine."""
+    check_servable(directory, use)
     if not _has_chat_template(directory):
         raise ModelError(
             f"model directory {directory}: the tokenizer has no chat template",

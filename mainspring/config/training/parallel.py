@@ -15,7 +15,7 @@ from mainspring.config.section import MANY_TOKENS, YEAR_S, Section, Switch, With
 from mainspring.config.training.lora import LoraConfig
 from mainspring.config.training.optimizer import OptimizerConfig, OptimizerName
 
-PLAIN, MCORE = "plain", "mcore"
+PLAIN, MCORE, FSDP = "plain", "mcore", "fsdp"
 
 
 class Device(StrEnum):
@@ -34,11 +34,21 @@ class Recompute(StrEnum):
     """Each layer is computed again from its input: least memory, a third more computation."""
 
 
+_NO_SHARING = ("pipeline_parallel", "context_parallel", "expert_parallel", "sequence_parallel")
+_CANNOT = {
+    PLAIN: (*_NO_SHARING, "recompute", "optimizer_offload", "dtype"),
+    FSDP: ("tensor_parallel", *_NO_SHARING),
+}
+"""Settings that an engine does not have."""
+
+
 class ParallelConfig(Section):
     engine: str | None = None
     """Step engine. "plain": Megatron-core's model in float32, for CPUs and small models. "mcore":
-    Megatron-core's own data parallelism, optimizer and schedules, for GPUs. Or a class of your own
-    as "package.module:Class". Unset: "mcore" on the device "cuda", "plain" on the device "cpu"."""
+    Megatron-core's own data parallelism, optimizer and schedules, for GPUs. "fsdp": any causal
+    language model of transformers, sharded by torch's FSDP2 over `data_parallel` ranks, without
+    adapters and critic. Or a class of your own as "package.module:Class". Unset: "mcore" on the
+    device "cuda", "plain" on the device "cpu"."""
     device: Device = Device.CUDA
     """Device of the ranks."""
     dtype: Dtype = Dtype.FLOAT32
@@ -53,15 +63,17 @@ class ParallelConfig(Section):
     expert_parallel: Annotated[int, Within(le=65_536)] = Field(default=1, ge=1)
     """Number of ranks that share the experts of a layer; needs the engine "mcore"."""
     data_parallel: Annotated[int, Within(le=65_536)] = Field(default=1, ge=1)
-    """Number of copies of the model that share a batch."""
+    """Number of copies of the model that share a batch; with the engine "fsdp" number of ranks that
+    share batch and model."""
     sequence_parallel: Switch = False
     """Whether tensor-parallel ranks also share the tokens between layers, which saves memory; needs
     the engine "mcore"."""
     recompute: Recompute = Recompute.NONE
-    """Activations computed again in the backward pass to save memory; needs the engine "mcore"."""
+    """Activations computed again in the backward pass to save memory; needs the engine "mcore" or
+    "fsdp", which knows "full"."""
     optimizer_offload: Switch = False
     """Whether the optimizer's state is kept in the host's memory; needs the engine "mcore" and
-    GPUs."""
+    GPUs. With "fsdp" weights and gradients are kept there too, and the host's CPU moves them."""
     micro_batch_tokens: Annotated[int, Within(le=MANY_TOKENS)] = Field(default=8192, ge=64)
     """Token budget of one packed micro-batch. A longer sequence is a micro-batch of its own."""
     threads_per_rank: Annotated[int, Within(le=4096)] = Field(default=1, ge=1)
@@ -96,25 +108,34 @@ class ParallelConfig(Section):
             )
 
     @model_validator(mode="after")
-    def _the_plain_engine_has_two_ways_to_share(self) -> Self:
-        if self.engine_name != PLAIN:
-            return self
-        for name in (
-            "pipeline_parallel",
-            "context_parallel",
-            "expert_parallel",
-            "sequence_parallel",
-            "recompute",
-            "optimizer_offload",
-            "dtype",
-        ):
+    def _the_engine_can_share_so(self) -> Self:
+        for name in _CANNOT.get(self.engine_name, ()):
             value = getattr(self, name)
             if value != type(self).model_fields[name].default:
                 raise ValueError(
-                    f'the engine "plain" cannot do {name} = {value}: set engine = "mcore", or '
-                    f"remove {name}"
+                    f'the engine "{self.engine_name}" cannot do {name} = {value}: set engine = '
+                    f'"mcore", or remove {name}'
                 )
+        if self.engine_name == FSDP:
+            self._check_fsdp()
         return self
+
+    def _check_fsdp(self) -> None:
+        if self.recompute is Recompute.MLP:
+            raise ValueError(
+                'the engine "fsdp" cannot do recompute = "mlp", as models differ in what an MLP '
+                'is: set recompute = "full", or remove recompute'
+            )
+        if self.optimizer_offload and self.device is not Device.CUDA:
+            raise ValueError(
+                f"optimizer_offload moves what is on a GPU, and device is '{self.device}': remove "
+                "optimizer_offload"
+            )
+        if self.lora.rank:
+            raise ValueError(
+                f'the engine "fsdp" cannot do lora.rank = {self.lora.rank}, as it trains whole '
+                'models: set engine = "mcore" (or "plain" on a CPU), or remove lora'
+            )
 
     @model_validator(mode="after")
     def _adapters_are_whole(self) -> Self:

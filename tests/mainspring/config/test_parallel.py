@@ -28,11 +28,31 @@ def test_the_number_of_ranks_is_the_product_of_what_shares() -> None:
         ({"device": "cpu", "recompute": "full"}, "recompute = full"),
         ({"sequence_parallel": True}, "tensor_parallel = 2 or more"),
         ({"data_parallel": 3, "expert_parallel": 2}, "expert_parallel = 2 does not divide the 3"),
+        ({"engine": "fsdp", "tensor_parallel": 2}, '"fsdp" cannot do tensor_parallel = 2'),
+        ({"engine": "fsdp", "expert_parallel": 2}, '"fsdp" cannot do expert_parallel = 2'),
+        ({"engine": "fsdp", "recompute": "mlp"}, 'cannot do recompute = "mlp"'),
+        ({"engine": "fsdp", "lora": {"rank": 8}}, "cannot do lora.rank = 8"),
+        (
+            {"engine": "fsdp", "advantage": "gae", "filter": "none", "critic": {}},
+            '"fsdp" has no critic',
+        ),
+        (
+            {"engine": "fsdp", "device": "cpu", "optimizer_offload": True},
+            "moves what is on a GPU",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(given: dict[str, object], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
         TrainerConfig.model_validate(given)
+
+
+def test_the_fsdp_engine_has_settings_of_both_others() -> None:
+    fields = {"engine": "fsdp", "dtype": "bfloat16", "recompute": "full", "data_parallel": 8}
+    config = TrainerConfig.model_validate(fields | {"checkpoint_in_background": True})
+    check_algorithms(config)
+    assert config.world_size == 8
+    check_algorithms(TrainerConfig(engine="fsdp", device="cpu", data_parallel=2))
 
 
 def test_mcore_on_a_cpu_is_refused_before_anything_is_stored() -> None:
