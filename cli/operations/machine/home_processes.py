@@ -28,7 +28,7 @@ class HomeProcess:
 
     @property
     def told(self) -> str:
-        """What follows "process N"."""
+        """The rest of a sentence that begins with "process N"."""
         return f"is `mainspring {self.command}`" if self.run is None else f"runs {self.run}"
 
 
