@@ -69,13 +69,14 @@ swe = "only_here:Environment"
 ABSENT = "cannot be imported: ModuleNotFoundError: No module named 'only_here'"
 
 
-async def command(*words: str) -> MainspringError | None:
-    """In this process, where the module can be imported; what it was refused with."""
+async def command(*words: str) -> tuple[MainspringError | None, str]:
+    """In this process, where the module can be imported; what it was refused with, and what it
+    printed."""
     ended = await asyncio.to_thread(CliRunner().invoke, app, [*words])
     if isinstance(ended.exception, MainspringError):
-        return ended.exception
+        return ended.exception, ended.output
     assert ended.exit_code == 0, ended.output
-    return None
+    return None, ended.output
 
 
 async def test_every_process_is_asked(
@@ -121,13 +122,14 @@ async def test_every_process_is_asked(
             node_queue(nodes.NodeId(NODE)),
         ):
             await until(partial(fleet_extensions.pollers, client, db, queue, "activity"))
-        refused = await command("campaign", "start", str(file), *home)
+        refused, printed = await command("campaign", "start", str(file), *home)
         assert refused is not None and refused.exit_code == 2
-        lines = [line.strip() for line in refused.message.splitlines()]
-        assert lines[0] == f"campaign {NAME} cannot start, nothing was stored:"
-        [identity] = re.findall(rf"trainer ({trainer.pid}-\w+@\S+): loss", refused.message)
+        nothing = "cannot start, nothing was stored; missing: extensions"
+        assert refused.message == f"campaign {NAME} {nothing}"
+        [identity] = re.findall(rf"trainer ({trainer.pid}-\w+@\S+): loss", printed)
         assert identity.endswith(f"@{host}:{trainer_queue(NAME)}")
-        assert sorted(lines[1:]) == [
+        missing = re.findall(r"^missing +(extensions: .*)$", printed, re.MULTILINE)
+        assert sorted(line.rstrip() for line in missing) == [
             f"extensions: node {NODE}: agent 'only_here:Agent' {ABSENT}",
             f"extensions: node {NODE}: environment 'only_here:Environment' {ABSENT}",
             f"extensions: rollout worker {asked}: agent 'only_here:Agent' {ABSENT}",
@@ -138,7 +140,7 @@ async def test_every_process_is_asked(
         evaluation.write_text('[agent]\nkind = "only_here:Agent"\n')
         model = ["--model", "any", "--api", "openai", "--base-url", "http://127.0.0.1:9/v1"]
         tasks = ["--source", "bundled", "--split", "heldout"]
-        refused = await command(
+        refused, _ = await command(
             "eval", "run", str(evaluation), *tasks, *model, "--name", NAME, *home
         )
         assert refused is not None and refused.exit_code == 2
@@ -167,4 +169,5 @@ loss = "operator:add"
         )
         trainer.kill()
         await trainer.wait()
-        assert await command("campaign", "start", str(file), "--dry-run", *home) is None
+        refused, _ = await command("campaign", "start", str(file), "--dry-run", *home)
+        assert refused is None
