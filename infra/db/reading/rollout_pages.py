@@ -96,9 +96,12 @@ async def facets(
     counts: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
     async with db.snapshot() as connection:
         # Two queries, each over half of the columns, because one over all takes twice as long.
+        # Joining three tables to every rollout is half of the time: it is left out where it can be.
+        is_plain = not {*_OF_GROUP, "agent"} & chosen.keys()
+        has_agents = _has_agents(config)
         for names, statement in (
-            (_OF_GROUP, _counts_by_group(columns, conditions)),
-            (_OF_ROLLOUT, _counts(columns, conditions)),
+            (_OF_GROUP, _counts_by_group(columns, conditions, is_plain)),
+            (_OF_ROLLOUT, _counts(columns, conditions, is_plain and not has_agents)),
         ):
             for *values, num in await connection.execute(statement):
                 for name, value in zip(names, values, strict=True):
@@ -129,7 +132,7 @@ def _columns(config: AnyRun) -> dict[str, ColumnElement[str]]:
 
 def _agent(config: AnyRun) -> ColumnElement[Any]:
     """Name of the agent that plays: it follows from the task's row and the configuration."""
-    if not isinstance(config, RunConfig) or config.agent.override:
+    if not isinstance(config, RunConfig) or not _has_agents(config):
         kind = config.agent.kind if isinstance(config, RunConfig) else None
         return cast(kind, Text)
     of_row, of_set = func.nullif(TaskRow.spec["agent_name"].astext, ""), config.agents_of_sets
@@ -152,9 +155,18 @@ def _joined(statement: Any) -> Any:
     )
 
 
-def _counts(columns: Mapping[str, ColumnElement[str]], conditions: Sequence[Any]) -> Any:
+def _has_agents(config: AnyRun) -> bool:
+    """Whether tasks choose their agents."""
+    return isinstance(config, RunConfig) and not config.agent.override
+
+
+def _counts(
+    columns: Mapping[str, ColumnElement[str]], conditions: Sequence[Any], is_plain: bool
+) -> Any:
+    """`is_plain`: nothing but the row of a rollout is needed."""
     names = _OF_ROLLOUT
-    inner = _joined(select(*(columns[name].label(name) for name in names))).where(*conditions)
+    inner = select(*(columns[name].label(name) for name in names))
+    inner = (inner if is_plain else _joined(inner)).where(*conditions)
     facet = inner.subquery().c
     sets = [tuple_(facet[name]) for name in names]
     return select(*(facet[name] for name in names), func.count()).group_by(
@@ -162,9 +174,12 @@ def _counts(columns: Mapping[str, ColumnElement[str]], conditions: Sequence[Any]
     )
 
 
-def _counts_by_group(columns: Mapping[str, ColumnElement[str]], conditions: Sequence[Any]) -> Any:
+def _counts_by_group(
+    columns: Mapping[str, ColumnElement[str]], conditions: Sequence[Any], is_plain: bool
+) -> Any:
     """Columns that all rollouts of a group share: each group is looked up once."""
-    sizes = _joined(select(RolloutRow.group_id, func.count().label("num"))).where(*conditions)
+    sizes = select(RolloutRow.group_id, func.count().label("num"))
+    sizes = (sizes if is_plain else _joined(sizes)).where(*conditions)
     size = sizes.group_by(RolloutRow.group_id).subquery().c
     steps = and_(
         StepGroupRow.group_id == GroupRow.id, StepGroupRow.campaign_id == GroupRow.campaign_id

@@ -38,6 +38,8 @@ LAST_LOOK_S = 1.0
 PORT_LOOKS = 40
 LOOK_S = 5.0
 """For one answer to whether it is there."""
+DEATH_S = 0.3
+"""Between a kill and the moment when it is known; connections are refused meanwhile."""
 LOG_BYTES = 16 << 20
 """A longer log is begun anew at a start; the one before it is kept beside."""
 OOM_SCORE = 500
@@ -67,6 +69,17 @@ class ServiceProcess:
     @property
     def lives(self) -> bool:
         return self._process is not None and self._process.returncode is None
+
+    async def has_ended(self) -> bool:
+        """Also where it was killed a moment ago, which is known only when it was waited for."""
+        if self._process is None:
+            return True
+        try:
+            async with asyncio.timeout(DEATH_S):
+                await self._process.wait()
+        except TimeoutError:
+            return False
+        return True
 
     @property
     def pid(self) -> int | None:

@@ -182,7 +182,7 @@ class GymService:
         process = self.process
         if process is None:
             return lost
-        if process.lives and not await self._is_there(process.url, LOOK_S):
+        if not await process.has_ended() and not await self._is_there(process.url, LOOK_S):
             async with self._one_starts:
                 if process.lives and not await self._is_there(process.url, LOOK_S):
                     log.warning("a service that hangs is ended", environment=self.name)
