@@ -29,8 +29,6 @@ from infra.db.reading import rollout_search
 from infra.db.runs import campaigns
 from infra.db.runs.campaigns import CampaignRecord
 from infra.db.training import trainers
-from infra.policy.engines.dialects.choice import dialect_of
-from infra.policy.engines.paused import paused_engines
 from mainspring.config.settings import Settings, load_settings
 from mainspring.ids import campaign_workflow
 from mainspring.protocol.activities import ASKED_S, RUN_PROGRAM
@@ -151,6 +149,10 @@ async def _paused(
     policy = record.config.policy
     if not policy.api.gives_tokens:
         return ()
+    # Screens look often, and seldom at engines, which load numpy.
+    from infra.policy.engines.dialects.choice import dialect_of
+    from infra.policy.engines.paused import paused_engines
+
     key = settings.policy_api_key.get_secret_value()
     spoken = dialect_of(policy.api)
     paused = await paused_engines([each.url for each in fleet], dialect=spoken, api_key=key)

@@ -34,8 +34,6 @@ from mainspring.status import (
 from mainspring.training.watched import warnings
 from mainspring.words.events import EventLine, at_steps, lines
 from mainspring.words.waits import ENDED
-from reports.metrics import StepFigures
-from reports.metrics import lines as lines_of
 from view.drawing.panels import PANELS, SUPERVISED, draw, panels_named
 from view.drawing.plots import PlotLine, curve
 from view.headlines import Headline, headlines
@@ -120,7 +118,7 @@ class CampaignPage:
     @property
     def curves(self) -> list[Markup]:
         """The plots that come first; those of all figures are on a page of their own."""
-        rows = list(lines_of(StepFigures(self.id, self.steps)))
+        rows = [step.metrics | {"step": step.step} for step in self.steps]
         if self.kind is CampaignKind.SFT:
             return [draw(panel, rows) for panel in panels_named(SUPERVISED)]
         reward, *others = [panel for panel in PANELS if panel.on_overview]
