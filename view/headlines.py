@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from infra.db.reading.evaluations import Evaluation
 from infra.db.reading.trained_steps import Step
-from mainspring.rewards.passk import wilson
 from mainspring.status import Sampling
 from mainspring.words.figures import number, percent
 
@@ -52,10 +51,9 @@ def _rate(split: str, sampling: Sampling, evaluations: Sequence[Evaluation]) -> 
     if not scored:
         return None
     first, newest = scored[0], scored[-1]
-    num_tasks = newest.num_tasks - newest.num_masked
-    low, high = wilson(newest.num_resolved / num_tasks, num_tasks)
+    low, high = newest.interval
     label = f"{split.replace('_', ' ')}, {sampling.value}"
-    note = f"95 %: {100 * low:.0f}-{100 * high:.0f} %, {num_tasks} tasks, v{newest.version}"
+    note = f"95 %: {100 * low:.0f}-{100 * high:.0f} %, {newest.num_scored} tasks, v{newest.version}"
     value = percent(newest.solve_rate)
     if newest.version == 0 or first.version != 0:
         return Headline(label, value, note=note)

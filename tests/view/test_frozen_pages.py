@@ -157,8 +157,8 @@ async def test_a_copy_that_fails_leaves_nothing(
 
         with pytest.raises(DatabaseError):
             await freeze(viewer, extent, tmp_path / "copy", told=gone)
-        with pytest.raises(UnknownId, match="nobody"):
-            await choosing.whole(viewer, ["nobody"])
+        with pytest.raises(UnknownId, match="absent"):
+            await choosing.whole(viewer, ["absent"])
         assert {path.name for path in tmp_path.iterdir()} == {"home"}
         # Another command was faster: what it made stays.
         (tmp_path / "copy").mkdir()

@@ -23,7 +23,6 @@ from infra.db.runs.campaigns import CampaignRecord
 from infra.db.runs.events import EventRecord
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import campaign_workflow
-from mainspring.rewards.passk import wilson
 from mainspring.status import (
     CampaignKind,
     CampaignStatus,
@@ -148,15 +147,10 @@ class CampaignPage:
                     split if sampling is Sampling.SAMPLED else f"{split}, greedy",
                     [(each.version, each.solve_rate) for each in chosen],
                     marks=True,
-                    band=[(each.version, *_interval(each)) for each in chosen],
+                    band=[(each.version, *each.interval) for each in chosen],
                 )
             )
         return lines
-
-
-def _interval(evaluation: Evaluation) -> tuple[float, float]:
-    scored = evaluation.num_tasks - evaluation.num_masked
-    return wilson(evaluation.num_resolved / scored, scored)
 
 
 async def read(viewer: Viewer, asked: PageRequest) -> CampaignPage:

@@ -52,8 +52,6 @@ class FiguresPage:
     gap_bound: float | None
     checked_gaps: Sequence[CheckedGap]
     timings: Sequence[PhaseTiming]
-    num_timed: int
-    """Newest rollouts that the timings are of, at most."""
     replaced: Mapping[str, int]
     """Groups that were replaced because nothing in them could be trained, by reason."""
     agents: Sequence[AgentFigures]
@@ -64,6 +62,11 @@ class FiguresPage:
     """None: the campaign is not reproducible."""
     bundles: Mapping[str, int]
     """Rollouts by the SHA-256 of the bundle that their program ran from."""
+
+    @property
+    def num_timed(self) -> int:
+        """Newest rollouts that the timings are of, at most."""
+        return NEWEST
 
     @property
     def sections(self) -> list[tuple[str, list[Markup]]]:
@@ -124,7 +127,6 @@ async def _read(viewer: Viewer, record: CampaignRecord) -> FiguresPage:
         gap_bound=campaign.gap_bounds.max if campaign and not record.is_retrained else None,
         checked_gaps=gaps,
         timings=took,
-        num_timed=NEWEST,
         replaced=replaced,
         agents=by,
         sets=sets,

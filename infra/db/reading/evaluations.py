@@ -17,6 +17,7 @@ from infra.db.tables.rollout_ends import DONE, JUDGED, MASKED, RESOLVED, SUSPICI
 from mainspring.config.agents.prices import PriceConfig
 from mainspring.ids import CampaignId, RolloutId
 from mainspring.rewards.paired import TaskTally
+from mainspring.rewards.passk import wilson
 from mainspring.status import GroupKind, Sampling, Verdict
 
 
@@ -34,9 +35,17 @@ class Evaluation:
     """When its last rollout ended."""
 
     @property
+    def num_scored(self) -> int:
+        return self.num_tasks - self.num_masked
+
+    @property
     def solve_rate(self) -> float | None:
-        scored = self.num_tasks - self.num_masked
-        return self.num_resolved / scored if scored > 0 else None
+        return self.num_resolved / self.num_scored if self.num_scored > 0 else None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of the solve rate, which must be known."""
+        return wilson(self.num_resolved / self.num_scored, self.num_scored)
 
 
 @dataclass(frozen=True, slots=True)
