@@ -65,7 +65,7 @@ async def serve(
     """Port 0 takes a free one. `protocol`: of each connection, when not one that nodes may bind.
     Raises ServiceError when it cannot listen."""
     bounds = bounds or Bounds()
-    listener = listen(host, port)
+    listener = listen(host, port, at_once=True)
     server = _Server(config_of(app, protocol or _bound(bounds), tls, bounds))
     running = asyncio.create_task(server.serve(sockets=[listener]))
     try:

@@ -14,10 +14,14 @@ IDLE_S = 15
 BETWEEN_S = 5
 NUM_ASKED = 3
 """Without an answer the connection is lost: after 30 s in all."""
+BACKLOG = 2048
+"""Connections that wait to be accepted, as uvicorn has it."""
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Port 0: a free one. Raises ServiceError when the address cannot be had."""
+def listen(host: str, port: int, *, at_once: bool = False) -> socket.socket:
+    """Port 0: a free one. `at_once`: connections wait from now on, and no other socket can take the
+    port; else they are refused until a server listens, as those of an engine that loads its model.
+    Raises ServiceError when the address cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio turns Nagle's algorithm off when the protocol is named: an answer is several small
     # writes, and each would wait up to 40 ms for the client's acknowledgement.
@@ -25,6 +29,9 @@ def listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        if at_once:
+            # Two sockets may be bound to one port (SO_REUSEADDR) until one of them listens.
+            listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise ServiceError(

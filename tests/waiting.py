@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 DEADLINE_S = 180.0
 FIRST_LOOK_S = 0.02
@@ -22,3 +23,16 @@ async def until(
                 return
             await asyncio.sleep(look_s)
             look_s = min(LAST_LOOK_S, 1.5 * look_s)
+
+
+async def reached(
+    point: asyncio.Event, work: asyncio.Task[Any], deadline_s: float = DEADLINE_S
+) -> None:
+    """Until `work` reached `point`. Raises what ended `work` before, AssertionError, TimeoutError."""
+    waiting = asyncio.ensure_future(point.wait())
+    try:
+        async with asyncio.timeout(deadline_s):
+            await asyncio.wait([waiting, work], return_when=asyncio.FIRST_COMPLETED)
+        assert point.is_set(), f"ended before it came there: {await work!r}"
+    finally:
+        waiting.cancel()

@@ -131,7 +131,7 @@ def _listen(options: ViewOptions) -> socket.socket:
     last = min(options.port + NUM_PORTS, 65_535) if options.port else 0
     for port in range(options.port, last + 1):
         try:
-            return listen(options.host, port)
+            return listen(options.host, port, at_once=True)
         except ServiceError as error:
             if _IN_USE not in error.message:
                 raise

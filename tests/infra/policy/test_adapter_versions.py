@@ -18,6 +18,7 @@ from tests.engine.adapter_folders import save_version
 from tests.infra.policy.engine_stub import engine_stub
 from tests.infra.policy.engines import Reference, running, serving, serving_process, until
 from tests.infra.policy.tiny_model import save_tiny_model
+from tests.waiting import reached
 
 PROMPT = list(range(20, 40))
 SHORT, LONG = SamplingParams(20, temperature=0), SamplingParams(300, temperature=0)
@@ -127,8 +128,9 @@ async def test_an_engine_that_was_killed_is_given_model_and_adapter_again(versio
         async with client_of(versions, mortal, other) as client:
             await client.reconcile(mortal, versions[1], label(1))
             kept = asyncio.Event()
-            reply = asyncio.create_task(ask(client, LONG, keep=lambda _: kept.set()))
-            await kept.wait()
+            asked = ask(client, LONG, home=mortal, keep=lambda _: kept.set())
+            reply = asyncio.create_task(asked)
+            await reached(kept, reply)
             process.kill()
             with pytest.raises(UnknownWeights) as stale:
                 await reply

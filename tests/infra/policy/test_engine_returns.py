@@ -15,7 +15,7 @@ from infra.policy.weight_label import WeightLabel
 from tests.infra.policy.engine_stub import EngineStub, engine_stub
 from tests.infra.policy.engines import serving, serving_process
 from tests.infra.policy.tiny_model import save_tiny_model
-from tests.waiting import until
+from tests.waiting import reached, until
 
 GREEDY = SamplingParams(max_new_tokens=250, temperature=0)
 
@@ -73,7 +73,7 @@ async def test_tokens_of_the_dead_engine_are_kept_while_the_next_one_gets_its_we
             async with EngineClient([mortal, other]) as client:
                 kept = asyncio.Event()
                 reply = asyncio.create_task(ask(client, home=mortal, keep=lambda _: kept.set()))
-                await kept.wait()
+                await reached(kept, reply)
                 process.kill()
                 with pytest.raises(UnknownWeights) as stale:
                     await reply

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from engines import serving
-from faulty_line import FakeEngine, Fault, Line, fake_engine, line_to
+from faulty_line import TIMEOUT_S, FakeEngine, Fault, Line, fake_engine, line_to
 from temporalio.testing import ActivityEnvironment
 from tiny_model import save_tiny_model
 
@@ -33,7 +33,8 @@ from mainspring.ids import CampaignId
 from mainspring.protocol.campaign import PolicyRef
 from tests.infra.db import store_records as records
 
-TIMEOUT_S = 1.0
+PATIENT_S = 60.0
+"""For requests of tests in which each one is answered: machines stall."""
 NEW = WeightLabel(1, "abc")
 LOAD = ("/model_info", "/pause_generation", "/update_weights_from_disk", "/continue_generation")
 SEND = (
@@ -83,8 +84,12 @@ async def asked(engine: str, path: str, body: dict[str, Any] | None = None) -> d
     return answer.json()
 
 
+def timeout_s(line: Line) -> float:
+    return TIMEOUT_S if Fault.SLOW in line.faults.values() else PATIENT_S
+
+
 async def published(line: Line, model: Path, label: WeightLabel = NEW) -> EngineError | None:
-    async with EngineClient([line.url], timeout_s=TIMEOUT_S) as client:
+    async with EngineClient([line.url], timeout_s=timeout_s(line)) as client:
         try:
             await client.publish(line.url, model, label)
         except EngineError as error:
@@ -144,7 +149,7 @@ async def test_each_request_of_a_load_into_a_real_engine_fails_once(
 async def test_an_engine_that_ended_in_a_load_is_not_waited_for(models: tuple[Path, Path]) -> None:
     with fake_engine() as gone:
         url = gone.url
-    async with EngineClient([url], timeout_s=TIMEOUT_S) as client:
+    async with EngineClient([url], timeout_s=PATIENT_S) as client:
         with pytest.raises(NothingListens) as caught:
             await client.publish(url, models[1], NEW)
     assert caught.value.has_ended
@@ -155,7 +160,8 @@ async def test_an_engine_that_ended_in_a_load_is_not_waited_for(models: tuple[Pa
 async def test_each_request_of_sending_weights_fails_once(
     line: Line, fake: FakeEngine, models: tuple[Path, Path], path: str, fault: Fault
 ) -> None:
-    async with EngineClient([line.url], timeout_s=TIMEOUT_S) as client:
+    line.fail(path, fault, times=0)
+    async with EngineClient([line.url], timeout_s=timeout_s(line)) as client:
 
         async def send() -> None:
             async with updating(client.weights, [line.url], models[1], NEW) as update:
@@ -185,7 +191,7 @@ async def test_a_load_of_adapters_leaves_no_engine_paused(
     async def is_ours(label: WeightLabel) -> bool:
         return True
 
-    async with EngineClient([line.url], timeout_s=TIMEOUT_S) as client:
+    async with EngineClient([line.url], timeout_s=PATIENT_S) as client:
         loading = AdapterLoading(models[0], is_ours)
         line.fail(path, Fault.CUT_BEFORE)
         info: dict[str, Any] = {"weight_version": "other"}
@@ -231,7 +237,7 @@ async def test_paused_engines_are_found(fake: FakeEngine, real: str) -> None:
 async def publishing(db: Database, line: Line, models: tuple[Path, Path]) -> Any:
     await tasks.put_tasks(db, [records.task(0)])
     policy = PolicyConfig(
-        model=str(models[0]), engines=(line.url, "http://127.0.0.1:9"), request_timeout_s=TIMEOUT_S
+        model=str(models[0]), engines=(line.url, "http://127.0.0.1:9"), request_timeout_s=PATIENT_S
     )
     await campaigns.create(db, CampaignConfig(name=CAMPAIGN, policy=policy))
     await policies.put_first_policy(db, CAMPAIGN, str(models[0]))

@@ -14,6 +14,7 @@ from infra.policy.protocol import SamplingParams, Versions
 from mainspring.trajectories.turns import PartialCall, ReplyPart, VersionSpan
 from tests.infra.policy.engines import running, serving, serving_process, until
 from tests.infra.policy.tiny_model import save_tiny_model
+from tests.waiting import reached
 
 LONG = SamplingParams(max_new_tokens=250, temperature=0)
 SEEDED = SamplingParams(max_new_tokens=120, temperature=1.0, seed=3)
@@ -65,8 +66,7 @@ async def test_a_reply_continues_on_another_engine_when_its_engine_is_killed(
                 [5, 6], params, request_id="r", sticky="a", keep=kept, home=engine
             )
             reply = asyncio.create_task(asked)
-            async with asyncio.timeout(60):
-                await kept.first.wait()
+            await reached(kept.first, reply)
             process.send_signal(signal.SIGKILL)
             served = await reply
     assert served.output_ids == expected.output_ids
@@ -105,7 +105,7 @@ async def test_a_client_that_leaves_ends_its_stream(model: Path) -> None:
             reply = asyncio.create_task(
                 client.generate([5, 6], params, request_id="r", sticky="a", keep=kept)
             )
-            await kept.first.wait()
+            await reached(kept.first, reply)
             reply.cancel()
             await asyncio.gather(reply, return_exceptions=True)
         async with httpx.AsyncClient(base_url=engine) as http:
