@@ -28,7 +28,7 @@ async def until(
 async def reached(
     point: asyncio.Event, work: asyncio.Task[Any], deadline_s: float = DEADLINE_S
 ) -> None:
-    """Until `work` reached `point`. Raises what ended `work` before, AssertionError, TimeoutError."""
+    """Until `work` reached `point`. Raises what ended `work` before it, or TimeoutError."""
     waiting = asyncio.ensure_future(point.wait())
     try:
         async with asyncio.timeout(deadline_s):
