@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
-
 from mainspring.config.settings import Settings
 
 FOLDER = "gateways"
@@ -20,6 +18,8 @@ FOLDER = "gateways"
 @contextmanager
 def announced(home: Path, pid: int, address: str) -> Iterator[None]:
     """While the block runs, nodes of this home find `address`, "host:port"."""
+    import psutil  # commands that look for gateways do without it
+
     folder = home / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     for left in folder.iterdir():

@@ -5,6 +5,7 @@ clock is set right, all starts that are told by it move (psutil's `create_time`)
 would be taken for another one. Imported by the rooms of infra.
 """
 
+import os
 from pathlib import Path
 
 import psutil
@@ -36,3 +37,26 @@ def is_same(pid: int, start: str | float) -> bool:
     if isinstance(start, str) and "+" in start:
         return start_of(pid) == start
     return abs(psutil.Process(pid).create_time() - float(start)) < SLACK_S
+
+
+def this_process() -> str:
+    """Names this process beyond doubt, on whatever host and in whatever container it runs."""
+    return f"{pid_space()}/{os.getpid()}/{start_of(os.getpid())}"
+
+
+def has_ended(process: str) -> bool:
+    """Whether a process of this pid namespace ended; False for others, which cannot be seen."""
+    where, pid, start = process.rsplit("/", 2)
+    if where != pid_space():
+        return False
+    try:
+        running = psutil.Process(int(pid))
+        alive = running.is_running() and running.status() != psutil.STATUS_ZOMBIE
+        return not alive or not is_same(running.pid, start)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def pid_space() -> str:
+    """Names where this process sees others: the host's boot, and the pid namespace in it."""
+    return f"{boot_id()}/{os.readlink('/proc/self/ns/pid')}"

@@ -24,12 +24,12 @@ from activities.training.sft import SftActivities
 from infra.db.cache import FactCache
 from infra.db.connect import PoolRole, open_database
 from infra.db.database import Database
-from infra.db.leases import pid_space
 from infra.db.rollouts.orphans import playing_rollouts
 from infra.db.runs import campaigns
 from infra.judges.judge import JudgesInUse
 from infra.log_setup import set_up
 from infra.policy.serving import Serve, ServedCampaigns, serve_over_http
+from infra.process_start import pid_space
 from infra.temporal.faults import Faults
 from infra.temporal.sticky_queues import free_workflows
 from infra.temporal.takeover import end_attempts, has_ended_here, worker_identity

@@ -13,9 +13,9 @@ from collections.abc import Callable
 import structlog
 
 from infra.db.database import Database
-from infra.db.leases import has_ended, this_process
 from infra.db.training import trainers
 from infra.db.training.trainers import TrainerLease
+from infra.process_start import has_ended, this_process
 from mainspring.errors import DatabaseError
 from mainspring.ids import CampaignId
 from mainspring.protocol.timeouts import LEASE_RENEW_S

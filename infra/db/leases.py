@@ -19,7 +19,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
-import psutil
 import structlog
 from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
@@ -28,7 +27,7 @@ from infra.db.database import Database
 from infra.db.tables.columns import seconds
 from infra.db.tables.lease_rows import LeaseRow
 from infra.db.tables.store_rows import StoreRow
-from infra.process_start import boot_id, is_same, start_of
+from infra.process_start import has_ended, this_process
 from mainspring.errors import DatabaseError, ServiceError
 from mainspring.ids import CampaignId
 from mainspring.protocol.timeouts import LEASE_RENEW_S, LEASE_SILENT_S
@@ -231,26 +230,3 @@ async def _renew(db: Database, name: str, token: str) -> bool:
             update(LeaseRow).where(*own_row).values(seen_at=func.now())
         )
     return bool(renewed.rowcount)
-
-
-def this_process() -> str:
-    """Names this process beyond doubt, on whatever host and in whatever container it runs."""
-    return f"{pid_space()}/{os.getpid()}/{start_of(os.getpid())}"
-
-
-def has_ended(process: str) -> bool:
-    """Whether a process of this pid namespace ended; False for others, which cannot be seen."""
-    where, pid, start = process.rsplit("/", 2)
-    if where != pid_space():
-        return False
-    try:
-        running = psutil.Process(int(pid))
-        alive = running.is_running() and running.status() != psutil.STATUS_ZOMBIE
-        return not alive or not is_same(running.pid, start)
-    except psutil.NoSuchProcess:
-        return True
-
-
-def pid_space() -> str:
-    """Names where this process sees others: the host's boot, and the pid namespace in it."""
-    return f"{boot_id()}/{os.readlink('/proc/self/ns/pid')}"

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from urllib.parse import quote
 
-from infra.db.leases import has_ended, this_process
+from infra.process_start import has_ended, this_process
 from infra.stack.home import write_private
 from mainspring.errors import ServiceError
 

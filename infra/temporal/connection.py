@@ -12,14 +12,14 @@ from typing import Literal
 import structlog
 from temporalio.api.namespace.v1 import UpdateNamespaceInfo
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, UpdateNamespaceRequest
-from temporalio.client import Client
+from temporalio.client import Client, Interceptor
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError, RPCStatusCode
 
 from infra.db.connect import with_recorded_namespace
 from infra.db.database import Database
 from infra.db.store import StoreId, identity, put_namespace
-from infra.temporal.log import BindLogFields, runtime
+from infra.temporal.log import runtime
 from infra.temporal.transport import transport, unanswered
 from infra.tracking import telemetry
 from mainspring.config.settings import USUAL_NAMESPACE, Settings
@@ -48,10 +48,12 @@ async def connect(
     *,
     name: str | None = None,
     metrics_address: str = "",
+    polls: bool = True,
 ) -> Client:
     """With `database`, given by code that starts or polls its work: in the namespace of that work,
     which is marked and recorded as that when it is the first. `name`: of this process, as Temporal
-    shows it; else its number and host. `metrics_address`: see `runtime`.
+    shows it; else its number and host. `metrics_address`: see `runtime`. `polls`: workers may be
+    made of the client.
 
     Raises TemporalError naming the address when nothing answers there, ForeignNamespace,
     OtherNamespace, DatabaseError, ConfigError.
@@ -64,6 +66,11 @@ async def connect(
             remedy="run `mainspring up`, or set MAINSPRING_TEMPORAL_ADDRESS=host:port",
         )
     spoken = transport(settings)
+    interceptors: list[Interceptor] = []
+    if polls:
+        from infra.temporal.activity_log import BindLogFields
+
+        interceptors.append(BindLogFields())
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             client = await Client.connect(
@@ -71,7 +78,7 @@ async def connect(
                 namespace=settings.temporal_namespace or USUAL_NAMESPACE,
                 data_converter=pydantic_data_converter,
                 identity=name,
-                interceptors=[BindLogFields(), *telemetry.interceptors()],
+                interceptors=[*interceptors, *telemetry.interceptors()],
                 runtime=runtime(metrics_address),
                 **spoken,
             )

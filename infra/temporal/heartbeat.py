@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext, suppres
 
 from temporalio import activity
 
-from mainspring.protocol.activities import ASKED_S
+from mainspring.protocol.names import ASKED_S
 from mainspring.protocol.timeouts import ACTIVITY_BEAT_S, REPLIES_AT_ONCE, REPLY_BEAT_S
 
 _ASKING: set["Beat"] = set()

@@ -1,17 +1,12 @@
-"""Lines of Temporal's SDK in the process's one log; those of an activity with whose they are.
+"""Lines of Temporal's SDK in the process's one log.
 
-Every client of `connect` has both: the core's lines go to the standard library's
-logging instead of standard output, and whatever is logged while an activity runs carries the
-campaign, rollout and turn that its input names.
+Every client of `connect` has them: the core's lines go to the standard library's logging instead of
+standard output. Those of an activity: see `activity_log`.
 """
 
 import logging
 from functools import cache
-from typing import Any
 
-import structlog
-import temporalio.client
-import temporalio.worker
 from temporalio import activity, workflow
 from temporalio.runtime import (
     LogForwardingConfig,
@@ -25,8 +20,6 @@ from temporalio.runtime import (
 from mainspring.errors import ConfigError
 
 CORE_LOGGER = "temporalio.core"
-BOUND = ("campaign", "rollout", "turn")
-"""Fields of an activity's input that each of its lines carries."""
 
 
 @cache
@@ -54,20 +47,3 @@ def runtime(metrics_address: str = "") -> Runtime:
             remedy="give an IP address and a free port of this machine, as 0.0.0.0:9464, for each "
             "process that has metrics",
         ) from None
-
-
-class BindLogFields(temporalio.client.Interceptor, temporalio.worker.Interceptor):
-    def intercept_activity(
-        self, next: temporalio.worker.ActivityInboundInterceptor
-    ) -> temporalio.worker.ActivityInboundInterceptor:
-        return _BindOfActivity(next)
-
-
-class _BindOfActivity(temporalio.worker.ActivityInboundInterceptor):
-    async def execute_activity(self, input: temporalio.worker.ExecuteActivityInput) -> Any:
-        request = input.args[0] if input.args else None
-        fields = {name: getattr(request, name) for name in BOUND if hasattr(request, name)}
-        with structlog.contextvars.bound_contextvars(
-            activity=activity.info().activity_type, **fields
-        ):
-            return await super().execute_activity(input)

@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 from google.protobuf.timestamp_pb2 import Timestamp
 from temporalio.api.enums.v1 import PendingActivityState, PendingWorkflowTaskState, TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
@@ -31,8 +30,7 @@ from infra.db.runs.campaigns import CampaignRecord
 from infra.db.training import trainers
 from mainspring.config.settings import Settings, load_settings
 from mainspring.ids import campaign_workflow
-from mainspring.protocol.activities import ASKED_S, RUN_PROGRAM
-from mainspring.protocol.names import NOTICE
+from mainspring.protocol.names import ASKED_S, NOTICE, AwaitedActivity
 from mainspring.protocol.timeouts import LEASE_SILENT_S
 from mainspring.words.waits import (
     ENDED,
@@ -201,7 +199,7 @@ async def _silent_gateways(
 ) -> tuple[Wait, ...]:
     """Gateways that take a connection and do not answer, while programs play: their node lives and
     beats, so that nothing else tells of it. One that refuses is started again, or stopped."""
-    plays = (activity for activity in pending if activity.activity == RUN_PROGRAM.name)
+    plays = (activity for activity in pending if activity.activity == AwaitedActivity.RUN_PROGRAM)
     if not any(
         activity.state is PendingState.STARTED and at - activity.since > GRACE for activity in plays
     ):
@@ -225,6 +223,8 @@ async def _silent_gateways(
 
 
 async def _answers(address: str) -> bool:
+    import httpx  # few campaigns have gateways, and it takes long to load
+
     async with httpx.AsyncClient(timeout=GATEWAY_TIMEOUT_S, trust_env=False) as http:
         try:
             await http.get(f"http://{address}/")

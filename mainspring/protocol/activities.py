@@ -42,6 +42,7 @@ from mainspring.protocol.cross_testing import (
 )
 from mainspring.protocol.extensions import ExtensionsInput, ExtensionsResult
 from mainspring.protocol.judging import JudgeInput, JudgeResult
+from mainspring.protocol.names import AwaitedActivity
 from mainspring.protocol.program import (
     AnswerInput,
     AnswerResult,
@@ -164,7 +165,7 @@ FINISH_ROLLOUT = StoreCall("finish_rollout", FinishInput, FinishResult)
 READ_OUTCOME = StoreCall("read_outcome", OutcomeInput, OutcomeResult)
 """Read how a rollout ended that another run plays."""
 GENERATE = QueueCall(
-    "generate",
+    AwaitedActivity.GENERATE.value,
     GenerateInput,
     GenerateResult,
     STORE_TIMEOUT_S,
@@ -185,8 +186,6 @@ PLAY_TURNS = NodeCall(
 )
 """Play several turns, replies and commands, resuming from what is stored; where they end, store the
 patch and remove the sandbox. Own share: `play_s`."""
-ASKED_S = "asked_s"
-"""Field of its heartbeat while a reply is asked for: for how long, in seconds."""
 RESTORE_SANDBOX = NodeCall("restore_sandbox", SandboxInput, RestoreResult, SHELL_GRACE_S)
 """Replay the recorded commands in a new sandbox, checking each. Own share: the commands."""
 COLLECT_PATCH = NodeCall("collect_patch", SandboxInput, PatchResult, COLLECT_TIMEOUT_S)
@@ -195,11 +194,13 @@ CLOSE_SANDBOX = NodeCall("close_sandbox", SandboxInput, RolloutRef)
 """Remove the sandbox."""
 
 # A program that plays it.
-RUN_PROGRAM = NodeCall("run_program", RunProgramInput, RunProgramResult, SHELL_GRACE_S)
+RUN_PROGRAM = NodeCall(
+    AwaitedActivity.RUN_PROGRAM.value, RunProgramInput, RunProgramResult, SHELL_GRACE_S
+)
 """Start the program in the rollout's sandbox, once for each life, and wait for its end; a cancel
 stops it. Own share: its last bound."""
 ANSWER_CALL = QueueCall(
-    "answer_call",
+    AwaitedActivity.ANSWER_CALL.value,
     AnswerInput,
     AnswerResult,
     STORE_TIMEOUT_S,
@@ -224,7 +225,7 @@ GIVE_PATCH = QueueCall("give_patch", RolloutRef, PatchResult, GRADE_GRACE_S, que
 GRADE = QueueCall("grade", RolloutRef, GradeResult, GRADE_GRACE_S, queue=_grade_queue)
 """Judge the stored patch with the hidden tests in a fresh sandbox."""
 JUDGE = QueueCall(
-    "judge",
+    AwaitedActivity.JUDGE.value,
     JudgeInput,
     JudgeResult,
     STORE_TIMEOUT_S,

@@ -1,4 +1,5 @@
-"""Names of workflows as they stand in Temporal's UI, and what all of them are started with."""
+"""Names of workflows, and of activities that are looked for, as they stand in Temporal's UI; and
+what all workflows are started with."""
 
 from datetime import timedelta
 from enum import StrEnum
@@ -18,3 +19,16 @@ class Workflow(StrEnum):
     SFT = "sft"
     RETRAIN = "retrain"
     EXTENSIONS = "extensions"
+
+
+class AwaitedActivity(StrEnum):
+    """Those that waits are told of. Here, because loading all activities takes long."""
+
+    GENERATE = "generate"
+    ANSWER_CALL = "answer_call"
+    JUDGE = "judge"
+    RUN_PROGRAM = "run_program"
+
+
+ASKED_S = "asked_s"
+"""Field of an activity's heartbeat while a reply is asked for: for how long, in seconds."""

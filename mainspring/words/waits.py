@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from mainspring.ids import GRADE_QUEUE, JUDGE_QUEUE, ROLLOUT_QUEUE, SANDBOX_QUEUE
-from mainspring.protocol.activities import ANSWER_CALL, GENERATE, JUDGE
+from mainspring.protocol.names import AwaitedActivity
 from mainspring.protocol.timeouts import POLLER_SILENT_S
 from mainspring.status import CampaignKind, CampaignStatus, FaultKind, NodeRefusal, NodeStatus
 from mainspring.words.causes import shortened
@@ -39,7 +39,7 @@ _OF_ENGINES = {
 _CROWDED = (FaultKind.NODE_FULL, FaultKind.CAMPAIGN_FULL, FaultKind.ENGINE_BUSY)
 """Something answers that it has no room now: it moves as soon as there is some."""
 
-REPLIES = (GENERATE.name, ANSWER_CALL.name)
+REPLIES = (AwaitedActivity.GENERATE, AwaitedActivity.ANSWER_CALL)
 """Activities of one reply."""
 
 
@@ -214,7 +214,11 @@ def _of_pending(scene: Scene, pending: Pending) -> Iterator[Wait]:
     # An attempt that has run for a while has got past what the one before it failed with.
     if failure is not None and not (pending.state is PendingState.STARTED and age > GRACE):
         yield _retrying(scene, pending, failure)
-    elif pending.activity == JUDGE.name and pending.state is PendingState.STARTED and age > SLOW:
+    elif (
+        pending.activity == AwaitedActivity.JUDGE
+        and pending.state is PendingState.STARTED
+        and age > SLOW
+    ):
         yield Wait(
             f"waiting for votes: {pending.note or 'of a judge'}",
             "no turn waits for them, only the rollout's end: look at the judge's endpoint",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from infra.db import leases
+from infra import process_start
 from infra.process_start import is_same, start_of
 from infra.sandbox.bubblewrap.process import FirstProcess, NoProcess
 from infra.stack.service_process import Daemon
@@ -37,10 +37,10 @@ def set_right(request, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_process_outlives_a_correction_of_the_clock(other, set_right) -> None:
-    start, me = start_of(other.pid), leases.this_process()
+    start, me = start_of(other.pid), process_start.this_process()
     set_right()
     assert is_same(other.pid, start)
-    assert not leases.has_ended(me) and leases.this_process() == me
+    assert not process_start.has_ended(me) and process_start.this_process() == me
 
 
 async def test_a_service_and_a_sandbox_do_too(other, set_right, tmp_path) -> None:

@@ -1,9 +1,11 @@
 """The viewer in a real browser: walks by mouse and keyboard, without scripts, small, dark, and over
 the death of its server.
 
-They need the package playwright and Debian's Chromium, and are skipped where one is missing.
+They need the package playwright and Debian's Chromium, and are skipped where one is missing; the
+check of accessibility also needs axe.min.js of the npm package axe-core, in MAINSPRING_TEST_AXE.
 """
 
+import os
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -38,11 +40,13 @@ PAGES = (
     "/c/walked/rollouts?verdict=not_resolved",
     "/c/walked/tasks",
     "/c/walked/config",
+    "/c/walked/figures",
     "/r/walked/r000000/001",
     "/r/walked/r000000/001?tab=tokens",
     "/r/walked/r000000/001?tab=patch",
     "/r/walked/r000000/001?tab=tests",
     "/r/walked/r000000/001?tab=times",
+    "/r/walked/r000000/001?tab=raw",
     "/c/walked/groups/walked/r000000",
     "/compare?r=walked/r000000/001&r=walked/r000000/002",
     "/search?q=ModuleNotFoundError",
@@ -180,6 +184,27 @@ async def test_no_page_scrolls_sideways(home: Path, width: int) -> None:
                 if over > 0:
                     wide.append((path, over))
             assert wide == []
+
+
+@pytest.mark.skipif("MAINSPRING_TEST_AXE" not in os.environ, reason="no MAINSPRING_TEST_AXE=FILE")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1280])
+async def test_axe_finds_nothing(home: Path, scheme: str, width: int) -> None:
+    axe = Path(os.environ["MAINSPRING_TEST_AXE"]).read_text()
+    size = {"width": width, "height": 700}
+    options: dict[str, Any] = {"viewport": size, "color_scheme": scheme}
+    with viewing(home, "--port", "0", "--actions") as (_, printed):
+        # The page's own policy refuses the script that looks at it.
+        async with browsing(address(printed), bypass_csp=True, **options) as (page, _):
+            found = []
+            for path in PAGES:
+                await page.goto(path)
+                await page.add_script_tag(content=axe)
+                told = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+                found += [
+                    (path, each["id"], each["nodes"][0]["target"]) for each in told["violations"]
+                ]
+            assert found == []
 
 
 async def test_dark_and_light(home: Path) -> None:

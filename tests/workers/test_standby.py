@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from infra.db import leases
+from infra import process_start
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.training import trainers
@@ -78,7 +78,7 @@ async def test_it_is_ready_when_the_lease_is_released(
 
 async def _is_held(db: Database, campaign: CampaignId) -> bool:
     held = await trainers.holder(db, campaign)
-    return held is not None and held.process == leases.this_process()
+    return held is not None and held.process == process_start.this_process()
 
 
 async def test_a_trainer_that_starts_is_left_its_time(db: Database, campaign: CampaignId) -> None:

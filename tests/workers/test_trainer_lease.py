@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cli.operations.machine.embedded_stack import StackInfo
-from infra.db import leases
+from infra import process_start
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.training import trainers
@@ -87,13 +87,13 @@ async def test_a_trainer_that_was_replaced_ends(stack: StackInfo) -> None:
 
 
 def test_a_process_is_known_beyond_its_pid() -> None:
-    me = leases.this_process()
-    assert not leases.has_ended(me)
+    me = process_start.this_process()
+    assert not process_start.has_ended(me)
     place, pid, _ = me.rsplit("/", 2)
-    assert leases.has_ended(f"{place}/{pid}/12.00")  # the pid was given again
+    assert process_start.has_ended(f"{place}/{pid}/12.00")  # the pid was given again
     unused = max(psutil.pids()) + 100_000
-    assert leases.has_ended(f"{place}/{unused}/12.00")
-    assert not leases.has_ended(f"other-host/pid:[1]/{unused}/12.00")
+    assert process_start.has_ended(f"{place}/{unused}/12.00")
+    assert not process_start.has_ended(f"other-host/pid:[1]/{unused}/12.00")
 
 
 async def _line_with(stream: asyncio.StreamReader, word: bytes) -> bytes:

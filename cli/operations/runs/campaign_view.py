@@ -3,6 +3,8 @@
 Needs the database; Temporal is asked while the campaign runs, and told of when it does not answer.
 """
 
+import asyncio
+import importlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,9 +44,11 @@ async def read(db: Database, settings: Settings, name: str) -> CampaignView:
     """Raises UnknownId."""
     record = await campaign_named(db, name)
     links = await with_recorded_namespace(settings, db)
-    data = await collect(db, record.id, temporal_ui=links.temporal_ui)
     page = layout.report(settings.home, record.id) / REPORT_FILE
-    under_way, blocked = await _moves(db, settings, record)
+    # Loading what asks Temporal takes as long as the queries, which another process works on.
+    data, (under_way, blocked) = await asyncio.gather(
+        collect(db, record.id, temporal_ui=links.temporal_ui), _moves(db, settings, record)
+    )
     return CampaignView(
         record=record,
         data=data,
@@ -68,14 +72,15 @@ async def _moves(
         return (), (Wait(error.message, error.remedy),)
     if record.status in ENDED:
         return (), ()
-    # Loading what asks Temporal takes as long as all the rest of the command.
+    await asyncio.to_thread(importlib.import_module, "infra.temporal.seen_waits")
     from temporalio.service import RPCError
 
     from infra.temporal.connection import connect, settled
     from infra.temporal.seen_waits import look
 
     try:
-        scene = await look(db, await connect(await settled(settings, db)), record, settings.home)
+        client = await connect(await settled(settings, db), polls=False)
+        scene = await look(db, client, record, settings.home)
     except TemporalError as error:
         return (), (Wait(error.message, error.remedy),)
     except RPCError as error:

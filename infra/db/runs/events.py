@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-import structlog
 from sqlalchemy import ColumnElement, and_, func, or_, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -49,8 +48,6 @@ _PRUNE = text(
     "(PARTITION BY campaign_id ORDER BY last_at DESC, id DESC) AS place FROM events "
     "WHERE kind <> ALL(:lasting)) AS placed WHERE place > :most)"
 )
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +88,11 @@ async def tell(db: Database, event: Event) -> None:
     try:
         await put(db, event)
     except DatabaseError as error:
-        log.warning("an event was not stored", told=event.text, reason=error.message)
+        import structlog  # commands that read events do without it: it takes long to load
+
+        structlog.get_logger().warning(
+            "an event was not stored", told=event.text, reason=error.message
+        )
 
 
 async def put(db: Database, event: Event, *, ago_s: float = 0.0) -> None:
