@@ -9,6 +9,8 @@ from cli.options import Home, hint, tell
 from cli.terminal_text import echo
 from mainspring.errors import UsageError
 
+NUM_ROLLOUTS = 500
+
 app = typer.Typer()
 
 
@@ -48,11 +50,13 @@ def view(
         ),
     ] = None,
     rollouts: Annotated[
-        int,
+        int | None,
         typer.Option(
-            min=0, help="With --freeze: number of rollouts of each run, failed ones first."
+            min=0,
+            help="With --freeze: number of rollouts of each run, failed ones first (500).",
+            show_default=False,
         ),
-    ] = 500,
+    ] = None,
     actions: Annotated[
         bool | None,
         typer.Option(
@@ -75,14 +79,16 @@ def view(
         from cli.progress import counting
 
         with counting("pages") as told:
-            copy = asyncio.run(freeze_runs(home, freeze, campaign or [], rollouts, told))
+            most = NUM_ROLLOUTS if rollouts is None else rollouts
+            copy = asyncio.run(freeze_runs(home, freeze, campaign or [], most, told))
         echo(str(copy.first))
         hint(f"{copy.num_pages:,} pages; open {copy.first.absolute().as_uri()}")
         return
-    if campaign:
-        raise UsageError(
-            "--campaign chooses what --freeze copies", remedy="give --freeze DIR as well"
-        )
+    for option, value in (("--campaign", campaign), ("--rollouts", rollouts)):
+        if value is not None and value != []:
+            raise UsageError(
+                f"{option} chooses what --freeze copies", remedy="give --freeze DIR as well"
+            )
     options = ViewOptions(host, port, tuple(allow_host or ()), token_file)
     check(options)
     settings = load_settings(home)
