@@ -95,6 +95,10 @@ locks: install ## write the lock files of the coding agents anew, with npm and u
 	$(BIN)/python -m pip install --quiet uv==0.13.8
 	$(BIN)/python -m infra.bundles.locks
 
+# Not the environment of `make install`: its torch has no CUDA.
+check-gpu: ## numbers and speed of both engines on a GPU; PYTHON has torch and transformers (8 min)
+	$(PYTHON) -m cli.bench.check_gpu
+
 lint: install ## ruff and pyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

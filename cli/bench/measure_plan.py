@@ -132,6 +132,19 @@ CASES = {
         micro_batch_tokens=16384,
         trainer={"device": "cuda", "dtype": "bfloat16"},
     ),
+    "small-fsdp": MeasuredCase(
+        SMALL, length=256, num_samples=4, micro_batch_tokens=512, trainer={"engine": "fsdp"}
+    ),
+    **{
+        f"gpu-{engine}-long": MeasuredCase(
+            QWEN3_600M,
+            length=32768,
+            num_samples=2,
+            micro_batch_tokens=32768,
+            trainer={"device": "cuda", "dtype": "bfloat16", "engine": engine, "recompute": "full"},
+        )
+        for engine in ("fsdp", "mcore")
+    },
     "gpu-recompute": MeasuredCase(
         QWEN3_600M,
         length=8192,

@@ -19,31 +19,30 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from mainspring.artifacts.batch_invariance import KEY_BLOCK, whole_blocks
+from trainer.model.packing import PackedSequences
 
 
 @dataclass
-class PackedSequences(PackedSeqParams):
-    """Megatron's description of packed sequences, with what attention needs on the host."""
+class MegatronSequences(PackedSeqParams):
+    """Megatron's description of packed sequences, with what attention needs on the host: see
+    PackedSequences."""
 
     lengths_N: tuple[int, ...] = ()
-    """Tokens of each sequence, on all ranks of a context-parallel group together."""
     as_served: bool = False
-    """Whether sums have the order of the CPU engine's (`mainspring.artifacts.batch_invariance`)."""
 
 
-def packed_sequences(
-    lengths_N: tuple[int, ...], device: torch.device, *, as_served: bool = False
-) -> PackedSequences:
+def for_megatron(sequences: PackedSequences, device: torch.device) -> MegatronSequences:
+    lengths_N = sequences.lengths_N
     starts = torch.tensor([0, *lengths_N], dtype=torch.int32).cumsum(0, dtype=torch.int32)
     starts = starts.to(device)
-    return PackedSequences(
+    return MegatronSequences(
         qkv_format="thd",
         cu_seqlens_q=starts,
         cu_seqlens_kv=starts,
         max_seqlen_q=max(lengths_N),
         max_seqlen_kv=max(lengths_N),
         lengths_N=lengths_N,
-        as_served=as_served,
+        as_served=sequences.as_served,
     )
 
 
@@ -69,7 +68,7 @@ class SdpaAttention(MegatronModule):
         value: Tensor,
         attention_mask: Tensor | None,
         *,
-        packed_seq_params: PackedSequences,
+        packed_seq_params: MegatronSequences,
         **_: object,
     ) -> Tensor:
         """[T, heads, channels] in, [T, heads * channels] out; T tokens of all sequences."""
@@ -121,7 +120,7 @@ class SdpaAttention(MegatronModule):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        sequences: PackedSequences,
+        sequences: MegatronSequences,
         group: ProcessGroup,
     ) -> Tensor:
         size, rank = group.size(), group.rank()

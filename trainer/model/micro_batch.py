@@ -20,8 +20,7 @@ from mainspring.artifacts.batch_invariance import ROW_BLOCK, whole_blocks
 from mainspring.config.training.parallel import ParallelConfig
 from mainspring.trajectories.sequences import MaskedSequence
 from mainspring.trajectories.turns import BrokenTrajectory
-from trainer.model.attention import PackedSequences, packed_sequences
-from trainer.model.packing import pack
+from trainer.model.packing import PackedSequences, pack
 from trainer.model.processes import Processes
 
 
@@ -45,13 +44,15 @@ class MicroBatch:
     def through(self, model: Any) -> Any:
         """Output of a `trainer.model.policy_model.PolicyModel`, wrapped or not, for this rank's
         tokens."""
+        from trainer.model.attention import for_megatron  # the engine `fsdp` does without Megatron
+
         return model(
             self.ids,
             None,
             None,
             labels=self.labels,
             loss_mask=self.wanted,
-            packed_seq_params=self.sequences,
+            packed_seq_params=for_megatron(self.sequences, self.ids.device),
         )
 
 
@@ -117,7 +118,7 @@ def _micro_batch(
         ids=tensor(ids),
         labels=tensor(labels),
         wanted=tensor(wanted),
-        sequences=packed_sequences(tuple(lengths), processes.device, as_served=as_served),
+        sequences=PackedSequences(tuple(lengths), as_served),
         order_N=order,
         num_wanted_R=num_wanted,
     )

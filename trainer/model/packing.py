@@ -7,6 +7,7 @@ gives equal output.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 MicroBatch = list[int]
 """Indices of sequences."""
@@ -14,6 +15,16 @@ ATTENTION_LENGTH = 47_000
 """Length at which attention costs as much as the weights: in Qwen3-8B a token costs 2 x 193M
 operations in a layer's weights and 8,192 for each token of its sequence in causal attention. It
 decides who computes what, not the result."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSequences:
+    """Sequences that stand one after the other."""
+
+    lengths_N: tuple[int, ...]
+    """Tokens of each sequence, on all ranks of a context-parallel group together."""
+    as_served: bool = False
+    """Whether sums have the order of the CPU engine's (`mainspring.artifacts.batch_invariance`)."""
 
 
 def cost(length: int) -> float:

@@ -19,7 +19,7 @@ from transformers import PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from mainspring.config.training.parallel import ParallelConfig
-from trainer.model.attention import PackedSequences
+from trainer.model.attention import MegatronSequences
 from trainer.model.convert import shard_dim
 from trainer.model.families import check_divides, head_dim, padded_vocab_size
 from trainer.model.layers import block, transformer_config
@@ -36,7 +36,7 @@ class PolicyModel(GPTModel):
         *_: object,
         labels: Tensor | None = None,
         loss_mask: Tensor | None = None,
-        packed_seq_params: PackedSequences | None = None,
+        packed_seq_params: MegatronSequences | None = None,
         **__: object,
     ) -> Tensor:
         """Before the last stage the hidden states. There [2, N]: log-prob and entropy of the N

@@ -1,7 +1,8 @@
 """The process groups of a trainer: tensor x context x data x pipeline parallel.
 
 Owns torch.distributed and Megatron's parallel state of this process; both are joined once and
-live as long as the process.
+live as long as the process. Invariant: the engine `fsdp` does without Megatron, which is loaded for
+the others alone.
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,6 @@ from typing import TypeVar, cast
 import numpy as np
 import torch
 import torch.distributed as dist
-from megatron.core import parallel_state, tensor_parallel
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed import (
@@ -21,7 +21,7 @@ from torch.distributed import (
     TCPStore,  # pyright: ignore[reportPrivateImportUsage]
 )
 
-from mainspring.config.training.parallel import Device, ParallelConfig
+from mainspring.config.training.parallel import FSDP, Device, ParallelConfig
 from mainspring.training.training_faults import DeviceMissing
 
 T = TypeVar("T")
@@ -140,6 +140,32 @@ def join(
             world_size=parallel.world_size,
             timeout=COLLECTIVE_TIMEOUT,
         )
+    device = torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
+    if parallel.engine_name == FSDP:
+        return _data_parallel(rank, parallel.world_size, device)
+    return _megatron(rank, parallel, device)
+
+
+def _data_parallel(rank: int, world_size: int, device: torch.device) -> Processes:
+    """Every rank makes every group."""
+    alone = _group([dist.new_group([each]) for each in range(world_size)][rank])
+    everyone = _group(dist.group.WORLD)
+    return Processes(
+        tp_group=alone,
+        pp_group=alone,
+        cp_group=alone,
+        dp_group=everyone,
+        expert_group=alone,
+        expert_copies=everyone,
+        batch_group=everyone,
+        device=device,
+    )
+
+
+def _megatron(rank: int, parallel: ParallelConfig, device: torch.device) -> Processes:
+    from megatron.core import parallel_state, tensor_parallel
+
+    if not parallel_state.model_parallel_is_initialized():
         parallel_state.initialize_model_parallel(
             tensor_model_parallel_size=parallel.tensor_parallel,
             pipeline_model_parallel_size=parallel.pipeline_parallel,
@@ -147,7 +173,7 @@ def join(
             expert_model_parallel_size=parallel.expert_parallel,
             expert_tensor_parallel_size=1,
         )
-        if on_cuda:
+        if device.type == "cuda":
             # Transformer Engine's attention asks for Megatron's random state even without dropout.
             tensor_parallel.model_parallel_cuda_manual_seed(0)
     return Processes(
@@ -158,9 +184,7 @@ def join(
         expert_group=_group(parallel_state.get_expert_model_parallel_group()),
         expert_copies=_group(parallel_state.get_expert_data_parallel_group()),
         batch_group=_batch_group(rank, parallel),
-        device=torch.device("cuda", torch.cuda.current_device())
-        if on_cuda
-        else torch.device("cpu"),
+        device=device,
     )
 
 

@@ -14,7 +14,7 @@ from transformers import PretrainedConfig
 
 from mainspring.config.training.parallel import ParallelConfig
 from trainer.model import hf_directory
-from trainer.model.attention import PackedSequences
+from trainer.model.attention import MegatronSequences
 from trainer.model.policy_model import PolicyModel, build_model
 from trainer.model.processes import Processes
 from trainer.model.weights import Weights
@@ -30,7 +30,7 @@ class ValueModel(PolicyModel):
         *_: object,
         labels: Tensor | None = None,
         loss_mask: Tensor | None = None,
-        packed_seq_params: PackedSequences | None = None,
+        packed_seq_params: MegatronSequences | None = None,
         **__: object,
     ) -> Tensor:
         """Before the last stage the hidden states. There [N]: values of the N tokens that

@@ -38,7 +38,6 @@ from trainer.model.processes import (
     Store,  # pyright: ignore[reportPrivateImportUsage]
     join,
 )
-from trainer.model.weights import Weights
 from trainer.process.sender import WeightSender
 from trainer.step.critic import Critic
 from trainer.step.policy_step import PolicyStep, masked
@@ -102,6 +101,8 @@ class TrainerRank:
     def begin_critic(self) -> None:
         """Start the campaign's critic from the weights held now: those of version 0."""
         assert self._critic is not None, "the campaign has no critic"
+        from trainer.model.weights import Weights  # the engine `fsdp` does without Megatron
+
         assert isinstance(self._weights, Weights), "an engine with a critic has Megatron's weights"
         self._critic.begin_as(self._weights)
 

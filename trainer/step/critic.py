@@ -10,6 +10,7 @@ the same calls.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -30,11 +31,12 @@ from trainer.engines.checkpoint import CRITIC
 from trainer.engines.protocol import StepOptimizer, WatchedOptimizer
 from trainer.model.packed import packed
 from trainer.model.processes import Processes
-from trainer.model.weights import Weights
 from trainer.step.mini_batch import parts_of
 from trainer.step.update import update
-from trainer.values.plain import PlainValueEngine
 from trainer.values.protocol import ValueEngineClass
+
+if TYPE_CHECKING:
+    from trainer.model.weights import Weights  # Megatron's layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class Critic:
         """Take what a campaign may change."""
         self._trainer = trainer
 
-    def begin_as(self, policy: Weights) -> None:
+    def begin_as(self, policy: "Weights") -> None:
         """Take the layers that the policy has now; head and optimizer start anew."""
         own = self.engine.weights.named()
         # Not the policy's output layer: a last stage has its name for a copy of the embedding.
@@ -217,6 +219,8 @@ class Critic:
 def value_engine_of(parallel: ParallelConfig) -> ValueEngineClass:
     """The critic's engine beside this step engine; engines of your own have the plain one."""
     if parallel.engine_name != MCORE:
+        from trainer.values.plain import PlainValueEngine  # Megatron's layers
+
         return PlainValueEngine
     from trainer.values.mcore import McoreValueEngine  # Megatron's optimizer takes 3 s to import
 

@@ -7,7 +7,7 @@ calls give equal numbers, and all ranks make the same calls. Implemented beside 
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,9 @@ from mainspring.config.training.optimizer import OptimizerConfig
 from mainspring.trajectories.sequences import MaskedSequence
 from trainer.engines.protocol import ShardFiles, StepOptimizer
 from trainer.model.processes import Processes
-from trainer.model.weights import Weights
+
+if TYPE_CHECKING:
+    from trainer.model.weights import Weights  # Megatron's layers
 
 ValueLoss = Callable[[list[int], Tensor], Tensor]
 """The loss of one micro-batch, a scalar with gradient: from the indices of its sequences, and the
@@ -27,7 +29,7 @@ values of their masked tokens, sequence after sequence: [T]."""
 
 class ValueEngine(Protocol):
     @property
-    def weights(self) -> Weights:
+    def weights(self) -> "Weights":
         """Weights of this rank's shard, the head's too."""
         ...
 

@@ -33,7 +33,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.files.pairs import warnings
 from mainspring.config.section import BUNDLED
 from mainspring.config.settings import Settings
-from mainspring.config.training.parallel import Device
+from mainspring.config.training.parallel import FSDP, Device
 from mainspring.errors import EngineError, ServiceError, UsageError
 from mainspring.ids import (
     GRADE_QUEUE,
@@ -52,6 +52,7 @@ SPARE_BYTES = 2 << 30
 BYTES_PER_PARAMETER = 16
 """Size of one checkpoint: weights, two moments and the exported copy, four bytes each."""
 TRAINER_LIBRARIES = ("torch", "ray", "megatron")
+"""The engine `fsdp` does without the last one."""
 
 
 def require(campaign: str, items: Sequence[Item]) -> None:
@@ -90,7 +91,7 @@ async def of_this_machine(
         ],
         await _sandbox_item(config, settings),
         *bundle_items(config),
-        _trainer_item(settings.ray_address),
+        _trainer_item(config.trainer.engine_name, settings.ray_address),
         _gpu_item(config, hardware, settings.ray_address),
         _disk_item(config, settings.home),
     ]
@@ -266,15 +267,16 @@ async def _sandbox_item(config: CampaignConfig, settings: Settings) -> Item:
     return Item("sandbox", State.OK, f"works: {', '.join(works)}")
 
 
-def _trainer_item(ray_address: str) -> Item:
-    absent = [name for name in TRAINER_LIBRARIES if importlib.util.find_spec(name) is None]
+def _trainer_item(engine: str, ray_address: str) -> Item:
+    needed = TRAINER_LIBRARIES[:-1] if engine == FSDP else TRAINER_LIBRARIES
+    absent = [name for name in needed if importlib.util.find_spec(name) is None]
     if absent:
         fix = "pip install 'mainspring[train]' (not into SGLang's environment)"
         return Item("trainer", State.MISSING, f"not installed: {', '.join(absent)}", fix)
+    library = "torch's FSDP" if engine == FSDP else "Megatron-core"
     if ray_address:
-        text = f"Megatron-core on the Ray cluster at {ray_address}"
-        return Item("trainer", State.STARTS, text)
-    return Item("trainer", State.STARTS, "Ray and Megatron-core on this machine")
+        return Item("trainer", State.STARTS, f"{library} on the Ray cluster at {ray_address}")
+    return Item("trainer", State.STARTS, f"Ray and {library} on this machine")
 
 
 def _gpu_item(config: CampaignConfig, hardware: Hardware, ray_address: str) -> Item:

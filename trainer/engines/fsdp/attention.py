@@ -18,7 +18,7 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from mainspring.artifacts.batch_invariance import KEY_BLOCK, whole_blocks
 from mainspring.errors import ModelError
-from trainer.model.attention import PackedSequences
+from trainer.model.packing import PackedSequences
 
 IMPLEMENTATION = "mainspring_packed"
 QUERY_BLOCK = 1024

@@ -21,8 +21,8 @@ from mainspring.config.training.parallel import ParallelConfig
 from mainspring.errors import ModelError
 from trainer.engines.fsdp.packed_model import PackedModel
 from trainer.engines.fsdp.sharding import whole
-from trainer.model.attention import packed_sequences
 from trainer.model.micro_batch import MicroBatch
+from trainer.model.packing import PackedSequences
 from trainer.model.processes import Processes
 
 LENGTHS = (19, 33, 12)
@@ -114,7 +114,7 @@ def _micro_batch(rows: list[np.ndarray], processes: Processes) -> MicroBatch:
         ids=tensor([row[:-1] for row in rows]),
         labels=labels,
         wanted=torch.ones_like(labels, dtype=torch.bool),
-        sequences=packed_sequences(lengths, processes.device),
+        sequences=PackedSequences(lengths),
         order_N=None,
         num_wanted_R=(sum(lengths),),
     )
