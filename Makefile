@@ -97,7 +97,7 @@ locks: install ## write the lock files of the coding agents anew, with npm and u
 
 # Not the environment of `make install`: its torch has no CUDA.
 check-gpu: ## numbers and speed of both engines on a GPU; PYTHON has torch and transformers (8 min)
-	$(PYTHON) -m cli.bench.check_gpu
+	$(PYTHON) -m cli.bench.ranks.check_gpu
 
 lint: install ## ruff and pyright
 	$(BIN)/ruff check .

@@ -16,7 +16,7 @@ class Absent:
             raise ModuleNotFoundError(f"No module named {{name!r}}")
 sys.meta_path.insert(0, Absent())
 sys.argv = ["check_gpu", *sys.argv[1:]]
-runpy.run_module("cli.bench.check_gpu", run_name="__main__")
+runpy.run_module("cli.bench.ranks.check_gpu", run_name="__main__")
 """
 
 
@@ -31,7 +31,7 @@ def stage(name: str, *before: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("engine", ["fsdp", "plain"])
 def test_a_step_has_hugging_faces_numbers(engine: str) -> None:
-    told = stage(f"exact-{engine}", "-m", "cli.bench.check_gpu")["float32"]
+    told = stage(f"exact-{engine}", "-m", "cli.bench.ranks.check_gpu")["float32"]
     assert isinstance(told, dict)
     assert told["logprobs"] < 1e-5 and told["loss"] < 1e-6 and told["grad_norm_relative"] < 1e-5
     assert told["weights_in_lr"] < 0.1
@@ -46,7 +46,7 @@ def test_whole_steps_raise_the_reward_without_the_other_packages() -> None:
 
 def test_a_stage_that_cannot_run_is_a_line_that_tells_why(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    command = [sys.executable, "-m", "cli.bench.check_gpu", "machine", "serving"]
+    command = [sys.executable, "-m", "cli.bench.ranks.check_gpu", "machine", "serving"]
     ended = subprocess.run(
         [*command, "--device", "cpu", "--model", str(tmp_path)], capture_output=True, text=True
     )
@@ -68,6 +68,6 @@ def test_what_cannot_be_meant_is_refused(
     arguments: list[str], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    command = [sys.executable, "-m", "cli.bench.check_gpu", *arguments]
+    command = [sys.executable, "-m", "cli.bench.ranks.check_gpu", *arguments]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 2 and told in ended.stderr and ended.stdout == ""

@@ -4,6 +4,7 @@ Invariant: a figure that tells a difference is from numbers that both sides comp
 tokens under the same weights. Imported by `check_gpu` alone, in a process for each stage.
 """
 
+import json
 import tempfile
 import time
 from collections.abc import Sequence
@@ -54,7 +55,7 @@ def exactness(engine: str, device: str) -> dict[str, Any]:
         model = Path(folder, "model")
         make_bundled_model(model, 0)
         samples = _samples(model, LENGTHS)
-        found = {"engine": engine}
+        found: dict[str, Any] = {"engine": engine}
         for dtype in ("float32",) if device == "cpu" else ("float32", "bfloat16"):
             if (engine, dtype) == ("plain", "bfloat16"):
                 continue  # it computes in float32
@@ -139,19 +140,13 @@ def speed(engine: str, device: str, model: Path | None) -> dict[str, Any]:
         return measure_plan.measure("small" if engine == "mcore" else "small-fsdp")
     name = f"gpu-{engine}-long"
     if model is not None:
-        config = json_of(model)
+        config = json.loads((model / "config.json").read_text())
         case = measure_plan.CASES[name]
         length = min(case.length, int(config["max_position_embeddings"]))
         measure_plan.CASES[name] = MeasuredCase(
             config, length, case.num_samples, case.micro_batch_tokens, case.trainer
         )
     return measure_plan.measure(name)
-
-
-def json_of(model: Path) -> dict[str, Any]:
-    import json
-
-    return json.loads((model / "config.json").read_text())
 
 
 def serving(device: str, folder: Path | None) -> dict[str, Any]:
@@ -180,9 +175,8 @@ def _replies(model: ServedModel, prompts: Sequence[list[int]]) -> list[Request]:
     scheduler = Scheduler(model, weight_version="0", max_batch=len(prompts))
     requests = []
     for number, prompt in enumerate(prompts):
-        options = SamplingOptions(
-            max_new_tokens=REPLY_TOKENS, ignore_eos=True, sampling_seed=number
-        )
+        wanted = {"max_new_tokens": REPLY_TOKENS, "ignore_eos": True, "sampling_seed": number}
+        options = SamplingOptions.model_validate(wanted)
         requests.append(
             Request(
                 rid=str(number),

@@ -1,6 +1,6 @@
 """Compare the gradients and weights of two source trees, bit for bit, on the same batches.
 
-    python cli/bench/compare_gradients.py TREE OTHER_TREE
+    python cli/bench/ranks/compare_gradients.py TREE OTHER_TREE
 
 Each tree's trainer runs in a process of its own, on one CPU thread: the bundled model from a
 fixed seed, a stored batch, several settings, two steps. Prints JSON: for each setting whether the

@@ -1,7 +1,7 @@
 """Whether the step engines, the policy engine and a whole step compute the right numbers on a GPU,
 and how fast: one line of JSON for each stage.
 
-    python -m cli.bench.check_gpu [STAGE ...] [--device cuda|cpu] [--model DIR]
+    python -m cli.bench.ranks.check_gpu [STAGE ...] [--device cuda|cpu] [--model DIR]
 
 A stage runs in a process of its own, so that one that fails or runs out of memory costs its own
 line, and a run that is cut still told what came before. Needs torch, transformers and this
@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TIMEOUT_S = 150.0
-"""Of one stage."""
+"""One stage may take so long."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class GpuCheck:
     device: str
     model: Path | None
     """A folder whose speed is measured; None: random weights of Qwen3-0.6B's shape."""
@@ -38,10 +38,10 @@ class Asked:
         return self.device == "cuda"
 
 
-Stage = Callable[[Asked], dict[str, Any]]
+Stage = Callable[[GpuCheck], dict[str, Any]]
 
 
-def machine(asked: Asked) -> dict[str, Any]:
+def machine(asked: GpuCheck) -> dict[str, Any]:
     import torch
     import transformers
 
@@ -55,8 +55,8 @@ def machine(asked: Asked) -> dict[str, Any]:
 
 
 def _exact(engine: str) -> Stage:
-    def stage(asked: Asked) -> dict[str, Any]:
-        from cli.bench.gpu_stages import exactness
+    def stage(asked: GpuCheck) -> dict[str, Any]:
+        from cli.bench.ranks.gpu_stages import exactness
 
         if engine != "fsdp" and importlib.util.find_spec("megatron") is None:
             return {"skipped": "megatron-core is not installed"}
@@ -66,8 +66,8 @@ def _exact(engine: str) -> Stage:
 
 
 def _speed(engine: str) -> Stage:
-    def stage(asked: Asked) -> dict[str, Any]:
-        from cli.bench.gpu_stages import speed
+    def stage(asked: GpuCheck) -> dict[str, Any]:
+        from cli.bench.ranks.gpu_stages import speed
 
         if engine != "fsdp" and importlib.util.find_spec("megatron") is None:
             return {"skipped": "megatron-core is not installed"}
@@ -76,14 +76,14 @@ def _speed(engine: str) -> Stage:
     return stage
 
 
-def served(asked: Asked) -> dict[str, Any]:
-    from cli.bench.gpu_stages import serving
+def served(asked: GpuCheck) -> dict[str, Any]:
+    from cli.bench.ranks.gpu_stages import serving
 
     return serving(asked.device, asked.model)
 
 
-def whole_step(asked: Asked) -> dict[str, Any]:
-    from cli.bench.gpu_stages import grpo_steps
+def whole_step(asked: GpuCheck) -> dict[str, Any]:
+    from cli.bench.ranks.gpu_stages import grpo_steps
 
     return grpo_steps(asked.device)
 
@@ -101,9 +101,17 @@ STAGES: dict[str, Stage] = {
 """In the order in which they tell most to a run that is cut."""
 
 
-def run(name: str, asked: Asked) -> dict[str, Any]:
+def run(name: str, asked: GpuCheck) -> dict[str, Any]:
     """The stage's line, whatever becomes of its process."""
-    command = [sys.executable, "-W", "ignore", "-m", "cli.bench.check_gpu", name, "--in-process"]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "cli.bench.ranks.check_gpu",
+        name,
+        "--in-process",
+    ]
     command += ["--device", asked.device]
     if asked.model is not None:
         command += ["--model", str(asked.model)]
@@ -124,7 +132,7 @@ def run(name: str, asked: Asked) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m cli.bench.check_gpu")
+    parser = argparse.ArgumentParser(prog="python -m cli.bench.ranks.check_gpu")
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"of {', '.join(STAGES)}")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--model", type=Path, help="folder whose speed is measured")
@@ -134,7 +142,7 @@ def main() -> int:
         parser.error(f"no stage is called {unknown[0]!r}: choose from {', '.join(STAGES)}")
     if given.model is not None and not (given.model / "config.json").exists():
         parser.error(f"--model {given.model} has no config.json: give a Hugging Face folder")
-    asked = Asked(given.device, given.model)
+    asked = GpuCheck(given.device, given.model)
     if given.in_process:
         print(json.dumps(STAGES[given.stages[0]](asked)), flush=True)
         return 0
