@@ -39,8 +39,11 @@ EVENTS_SHOWN = 200
 """Newest events of a report."""
 
 
-async def collect(database: Database, campaign: CampaignId, *, temporal_ui: str = "") -> ReportData:
-    """Raises UnknownId."""
+async def collect(
+    database: Database, campaign: CampaignId, *, temporal_ui: str = "", of_steps: bool = True
+) -> ReportData:
+    """`of_steps`: with lengths and compositions of each step, which cost as much as all the rest of
+    a long campaign. Raises UnknownId."""
     record = await campaigns.get(database, campaign)
     config = record.config
     evaluated = config.evaluation.measured if isinstance(config, CampaignConfig) else ()
@@ -51,8 +54,10 @@ async def collect(database: Database, campaign: CampaignId, *, temporal_ui: str 
         measured = await evaluations.read(connection, campaign)
         gaps = await evaluations.checked_gaps(connection, campaign)
         steps = await trained_steps.read(connection, campaign)
-        lengths = await trained_steps.lengths(connection, campaign)
-        compositions = await trained_steps.compositions(connection, campaign)
+        lengths, compositions = (), ()
+        if of_steps:
+            lengths = await trained_steps.lengths(connection, campaign)
+            compositions = await trained_steps.compositions(connection, campaign)
         ended = await endings.read(connection, campaign)
         groups = await endings.group_counts(connection, campaign)
         replaced = await endings.replaced_turns(connection, campaign)

@@ -63,7 +63,7 @@ def show(name: RunName, home: Home = None, as_json: Json = False) -> None:
     settings = load_settings(home)
 
     async def go(db: Any) -> Any:
-        return await read(db, settings, name)
+        return await read(db, settings, name, of_steps=as_json)
 
     seen = with_database(home, go)
     if as_json:

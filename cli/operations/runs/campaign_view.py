@@ -40,14 +40,17 @@ class CampaignView:
     """Page of Temporal's UI that lists workflows; empty: there is none."""
 
 
-async def read(db: Database, settings: Settings, name: str) -> CampaignView:
-    """Raises UnknownId."""
+async def read(
+    db: Database, settings: Settings, name: str, *, of_steps: bool = False
+) -> CampaignView:
+    """`of_steps`: with what only `--json` gives. Raises UnknownId."""
     record = await campaign_named(db, name)
     links = await with_recorded_namespace(settings, db)
     page = layout.report(settings.home, record.id) / REPORT_FILE
     # Loading what asks Temporal takes as long as the queries, which another process works on.
     data, (under_way, blocked) = await asyncio.gather(
-        collect(db, record.id, temporal_ui=links.temporal_ui), _moves(db, settings, record)
+        collect(db, record.id, temporal_ui=links.temporal_ui, of_steps=of_steps),
+        _moves(db, settings, record),
     )
     return CampaignView(
         record=record,
