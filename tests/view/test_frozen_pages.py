@@ -14,10 +14,11 @@ from viewed import Told, add_evaluation, home_of, play, wrong_in
 from infra.db.database import Database
 from infra.db.fence import UnknownId
 from infra.db.runs import campaigns
+from infra.stack.whole_folder import refuse_used
 from mainspring.errors import DatabaseError, UsageError
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignStatus, Verdict
-from view.frozen import choosing, copying
+from view.frozen import choosing
 from view.frozen.copying import file_name, freeze, freeze_into
 from view.viewer import Viewer
 
@@ -136,12 +137,12 @@ async def test_a_folder_that_is_used_is_refused_before_anything_is_read(tmp_path
     file = tmp_path / "file"
     file.touch()
     for folder in (used, file):
-        with pytest.raises(UsageError, match="not an empty folder"):
-            copying.refuse_used(folder)
+        with pytest.raises(UsageError, match=r"is not empty|is a file"):
+            refuse_used(folder)
     empty = tmp_path / "empty"
     empty.mkdir()
-    copying.refuse_used(empty)
-    copying.refuse_used(tmp_path / "new")
+    refuse_used(empty)
+    refuse_used(tmp_path / "new")
 
 
 async def test_a_copy_that_fails_leaves_nothing(
@@ -166,7 +167,7 @@ async def test_a_copy_that_fails_leaves_nothing(
         def faster(done: int, of: int) -> None:
             (tmp_path / "copy" / "index.html").write_text("of another")
 
-        with pytest.raises(UsageError, match="not an empty folder"):
+        with pytest.raises(UsageError, match="is not empty"):
             await freeze(viewer, extent, tmp_path / "copy", told=faster)
     assert (tmp_path / "copy" / "index.html").read_text() == "of another"
 

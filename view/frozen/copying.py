@@ -21,7 +21,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from mainspring.errors import DatabaseError, UsageError
+from infra.stack.whole_folder import whole_folder
+from mainspring.errors import DatabaseError
 from view.app import make_app
 from view.frozen.extent import Extent
 from view.viewer import Viewer
@@ -59,9 +60,8 @@ async def freeze(
     told: Told = untold,
 ) -> FrozenCopy:
     """Write the pages of `extent` into `folder`, which is new or empty. Raises UsageError,
-    DatabaseError."""
-    refuse_used(folder)
-    with _made_whole(folder.absolute()) as partial:
+    ServiceError, DatabaseError."""
+    with whole_folder(folder, mode=0o755) as partial:
         num_pages = await _write(viewer, extent, partial, first, told)
     return FrozenCopy(folder / first, num_pages)
 
@@ -83,15 +83,6 @@ async def freeze_into(
                 break
         (partial / first).replace(folder / first)
     return FrozenCopy(folder / first, num_pages)
-
-
-def refuse_used(folder: Path) -> None:
-    """Raises UsageError."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(
-            f"{folder} exists and is not an empty folder",
-            remedy="give the name of a new folder, or remove this one",
-        )
 
 
 async def _write(viewer: Viewer, extent: Extent, folder: Path, first: str, told: Told) -> int:
@@ -150,17 +141,6 @@ def file_name(address: str) -> str:
     """A name that every file system takes, one for each address."""
     readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", address).strip("-.")[:80]
     return f"{readable}-{sha256(address.encode()).hexdigest()[:10]}.html"
-
-
-@contextmanager
-def _made_whole(folder: Path) -> Iterator[Path]:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with _partial(folder.parent) as partial:
-        made = partial / "copy"
-        made.mkdir()
-        yield made
-        if not _move(made, folder):
-            refuse_used(folder)  # another command made it meanwhile
 
 
 @contextmanager

@@ -13,7 +13,6 @@ from typing import Any
 
 import mainspring
 from cli.operations.keeping import kept_files
-from cli.operations.keeping.whole_folder import whole_folder
 from infra.db.database import NEEDED_REVISION, Database
 from infra.db.naming import campaign_named
 from infra.db.runs import campaign_rows, campaigns, events
@@ -22,6 +21,7 @@ from infra.db.runs.events import Event, person
 from infra.db.store import identity
 from infra.db.training import policies
 from infra.db.training.policies import PolicyRecord
+from infra.stack.whole_folder import whole_folder
 from mainspring.artifacts import layout
 from mainspring.artifacts.file_digest import sha256_of
 from mainspring.artifacts.retention import Checkpoints

@@ -18,7 +18,6 @@ from pathlib import Path
 import mainspring
 from cli.operations.keeping import kept_files
 from cli.operations.keeping.campaign_archive import Counting
-from cli.operations.keeping.whole_folder import whole_folder
 from cli.operations.machine import embedded_stack
 from infra.db import store
 from infra.db.database import NEEDED_REVISION, Database
@@ -27,6 +26,7 @@ from infra.db.training.policies import PolicyRecord
 from infra.stack import postgres_dump
 from infra.stack.postgres_server import Postgres
 from infra.stack.temporal_server import Temporal
+from infra.stack.whole_folder import whole_folder
 from mainspring.artifacts import layout
 from mainspring.artifacts.retention import Checkpoints
 from mainspring.config.settings import configured_settings

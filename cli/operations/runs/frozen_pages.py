@@ -9,6 +9,7 @@ from typing import Any
 
 from infra.db.connect import with_recorded_namespace
 from infra.db.database import Database
+from infra.stack.whole_folder import refuse_used
 from mainspring.config.settings import Settings
 from mainspring.ids import CampaignId
 from reports.collect import collect
@@ -19,7 +20,6 @@ from view.frozen.copying import (
     Told,
     freeze,
     freeze_into,
-    refuse_used,
     untold,
 )
 from view.viewer import Viewer

@@ -1,4 +1,4 @@
-"""A folder that appears under its name only when it is complete: of archives and backups.
+"""A folder that appears under its name only when it is complete: archives, backups, frozen pages.
 
 Invariants: it is written beside its place and renamed at the end; what a killed command left there
 is removed by the next one; two commands never write the same folder; a folder that holds something
@@ -16,18 +16,19 @@ from mainspring.errors import ServiceError, UsageError
 
 
 @contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
-    """Where to write; it becomes `folder` when the block ends, and goes away when it fails. Raises
-    UsageError when `folder` holds something, ServiceError when the disk refuses."""
+def whole_folder(folder: Path, *, mode: int = 0o700) -> Iterator[Path]:
+    """Where to write; it becomes `folder` when the block ends, and goes away when it fails. `mode`:
+    of the folder; as it is given, for its owner alone, as the store is. Raises UsageError when
+    `folder` holds something, ServiceError when the disk refuses."""
     folder = folder.absolute()
     partial = folder.with_name(f".{folder.name}.partial")
     try:
-        _refuse_used(folder)
+        refuse_used(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _owned(partial):
+        with _owned(partial, mode):
             try:
                 yield partial
-                _refuse_used(folder)
+                refuse_used(folder)
                 if folder.exists():
                     folder.rmdir()
                 partial.rename(folder)
@@ -41,7 +42,8 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         ) from error
 
 
-def _refuse_used(folder: Path) -> None:
+def refuse_used(folder: Path) -> None:
+    """Raises UsageError unless `folder` is new or empty."""
     if folder.is_dir() and not any(folder.iterdir()):
         return
     if folder.exists() or folder.is_symlink():
@@ -50,9 +52,9 @@ def _refuse_used(folder: Path) -> None:
 
 
 @contextmanager
-def _owned(partial: Path) -> Iterator[None]:
+def _owned(partial: Path, mode: int) -> Iterator[None]:
     """An empty folder for this process alone; the lock dies with it."""
-    partial.mkdir(mode=0o700, exist_ok=True)  # for its owner alone, as the store is
+    partial.mkdir(mode=mode, exist_ok=True)
     handle = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
