@@ -84,6 +84,10 @@ async def test_archive_delete_restore(stack: StackInfo, home: Path, tmp_path: Pa
     ]
     told = await refused(home, "campaign", "restore", str(archived))
     assert "is stored already" in told
+    # What searches read is no part of an archive: it is made again.
+    await mainspring(home, "db", "reindex", "--missing")
+    found = json.loads(await mainspring(home, "rollout", "search", f"campaign:{NAME}", "--json"))
+    assert found["num_rollouts"] == 2
 
 
 def without_columns(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from infra.db.rollouts import search_pieces
 from mainspring.errors import UsageError
 from tests.infra.db.store_records import add_group, begin_campaign
 from tests.view.viewed import Told, play
+from tests.waiting import until
 
 NAME = "a-campaign-with-a-long-name-of-32-"
 PROGRAM = b"E   ModuleNotFoundError: No module named 'attrs' \x1b[2J" + b"and more " * 60
@@ -63,3 +65,32 @@ async def test_an_interrupted_reindex_is_resumed(store: Database) -> None:
     assert await run("db", "reindex", "--missing") == "1 rollout can be searched\n"
     assert await run("db", "reindex", "--missing") == "0 rollouts can be searched\n"
     assert await run("db", "reindex") == "2 rollouts can be searched\n"
+
+
+async def test_a_reindex_that_is_killed_leaves_nothing_half_made(store: Database) -> None:
+    """Whatever it had done: each rollout is found by its old words or by its new ones."""
+    _, ids = await add_group(store, size=60, campaign=NAME, index=1)  # pyright: ignore
+    for rollout in ids:
+        await play(store, rollout, Told(output=PROGRAM))
+    assert await run("db", "reindex") == "62 rollouts can be searched\n"
+
+    async def found() -> int:
+        told = await run("rollout", "search", "attrs", "--campaign", NAME, "--limit", "1", "--json")
+        return json.loads(told)["num_rollouts"]
+
+    assert await found() == 62
+    for _ in range(2):
+        words = (sys.executable, "-m", "mainspring", "db", "reindex")
+        command = await asyncio.create_subprocess_exec(*words)
+
+        async def has_begun() -> bool:
+            return 0 < await search_pieces.num_unsearched(store) < 62
+
+        await until(has_begun)
+        command.kill()
+        await command.wait()
+        assert await found() == 62
+    left = await search_pieces.num_unsearched(store)
+    assert 0 < left < 62
+    assert await run("db", "reindex", "--missing") == f"{left} rollouts can be searched\n"
+    assert await found() == 62 and await search_pieces.num_unsearched(store) == 0
