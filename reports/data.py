@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from infra.db.reading.agents import AgentFigures
-from infra.db.reading.evaluations import Evaluation
+from infra.db.reading.evaluations import Evaluation, scored_of
 from infra.db.reading.task_sets import SetFigures
 from infra.db.reading.trained_steps import Composition, Lengths, Step
 from infra.db.runs.campaign_record import Parent
@@ -97,13 +97,7 @@ class ReportData:
 
     def evaluated(self, split: str, sampling: Sampling) -> list[Evaluation]:
         """Evaluations of one kind that scored anything, oldest version first."""
-        scored = [
-            evaluation
-            for evaluation in self.evaluations
-            if (evaluation.split, evaluation.sampling) == (split, sampling)
-            and evaluation.solve_rate is not None
-        ]
-        return sorted(scored, key=lambda evaluation: evaluation.version)
+        return scored_of(self.evaluations, split, sampling)
 
     @property
     def further(self) -> list[str]:

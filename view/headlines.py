@@ -6,7 +6,7 @@ Pure. Imported by `pages`.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from infra.db.reading.evaluations import Evaluation
+from infra.db.reading.evaluations import Evaluation, scored_of
 from infra.db.reading.trained_steps import Step
 from mainspring.status import Sampling
 from mainspring.words.figures import number, percent
@@ -40,14 +40,7 @@ def headlines(
 
 
 def _rate(split: str, sampling: Sampling, evaluations: Sequence[Evaluation]) -> Headline | None:
-    scored = sorted(
-        (
-            each
-            for each in evaluations
-            if (each.split, each.sampling) == (split, sampling) and each.solve_rate is not None
-        ),
-        key=lambda each: each.version,
-    )
+    scored = scored_of(evaluations, split, sampling)
     if not scored:
         return None
     first, newest = scored[0], scored[-1]

@@ -3,6 +3,7 @@
 An evaluation counts only when all its rollouts have ended.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -46,6 +47,19 @@ class Evaluation:
     def interval(self) -> tuple[float, float]:
         """95 % interval of the solve rate, which must be known."""
         return wilson(self.num_resolved / self.num_scored, self.num_scored)
+
+
+def scored_of(
+    evaluations: Iterable[Evaluation], split: str, sampling: Sampling
+) -> list[Evaluation]:
+    """Evaluations of one kind that scored anything, oldest version first."""
+    kind = (split, sampling)
+    scored = (
+        each
+        for each in evaluations
+        if (each.split, each.sampling) == kind and each.solve_rate is not None
+    )
+    return sorted(scored, key=lambda each: each.version)
 
 
 @dataclass(frozen=True, slots=True)
