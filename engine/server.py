@@ -9,11 +9,10 @@ import torch
 import uvicorn
 from pydantic import BaseModel, ConfigDict, Field
 
-from engine import self_test
 from engine.app import make_app
+from engine.model import self_test
+from engine.model.served_model import ServedModel
 from engine.scheduler import Scheduler
-from engine.served_model import ServedModel
-from engine.slots import fitting_batch
 from engine.thread import EngineThread
 from infra.tcp import listen
 
@@ -54,7 +53,7 @@ class EngineServer:
             torch.set_num_threads(options.threads)  # as in the engine's thread
             self_test.check(model)
         self.context_length = model.context_length
-        self.max_batch = options.max_batch or fitting_batch(model.kv_shape())
+        self.max_batch = options.max_batch or model.shape().fitting_batch()
         scheduler = Scheduler(
             model, weight_version=options.weight_version, max_batch=self.max_batch
         )

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.model.served_model import ServedModel
 from engine.sampling import sample
 from engine.scheduler import PauseMode, Scheduler
 from engine.sequences import SamplingOptions, Sequence
-from engine.served_model import ServedModel
 from mainspring.errors import ModelError
 from tests.infra.policy.engines import Reference
 from tests.infra.policy.tiny_model import save_tiny_model

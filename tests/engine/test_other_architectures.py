@@ -14,10 +14,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from engine import forward_check
+from engine.model import forward_check
+from engine.model.served_model import ServedModel
 from engine.scheduler import Scheduler
 from engine.sequences import SamplingOptions, Sequence
-from engine.served_model import ServedModel
 from infra.policy.model.weight_files import weights_digest
 from mainspring.errors import ModelError
 from mainspring.model_folder.weights import SINGLE
