@@ -57,7 +57,7 @@ class Adapters:
         """By the adapter's name."""
         self._rows: list[Rows] = []
         self._first_row = 0
-        """Of the pass, in what a layer gets now."""
+        """First row of what a layer gets now, in the pass."""
 
     def load(self, name: str, directory: Path) -> None:
         """Raises ModelError, and then nothing has changed."""

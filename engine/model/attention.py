@@ -4,9 +4,9 @@ One forward pass is ragged: the new tokens of all requests stand behind each oth
 one, so that the linear layers see no padding. `Ragged` tells which token belongs to which slot and
 position. Attention runs in one batch for the decoding requests (one new token each), and one by
 one for the others. Knows sliding windows, capped scores, sinks and values of another width than
-keys; `Survey` finds out what a model asks for. A pass may be padded (`engine.model.padding`): rows
-behind the new tokens, queries behind those of a head and keys behind those of a slot change no
-result, and are written nowhere.
+keys; `AttentionSurvey` finds out what a model asks for. A pass may be padded
+(`engine.model.padding`): rows behind the new tokens, queries behind those of a head and keys behind
+those of a slot change no result, and are written nowhere.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ QUERY_BLOCK = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ScoreKind:
     """How a layer computes its scores."""
 
     scale: float
@@ -48,22 +48,26 @@ class Kind:
 
 
 class Attending(Protocol):
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, kind: Kind) -> Tensor:
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, kind: ScoreKind
+    ) -> Tensor:
         """query [1, H, N, d], key [1, K, N, d], value [1, K, N, v] -> [1, N, H, v]."""
         ...
 
 
 @dataclass(slots=True)
-class Survey:
+class AttentionSurvey:
     """Notes what each layer keeps and how it attends, in a pass whose result counts for nothing."""
 
     layers: dict[int, Heads] = field(default_factory=dict)
-    kinds: dict[int, Kind] = field(default_factory=dict)
+    kinds: dict[int, ScoreKind] = field(default_factory=dict)
     attention: set[tuple[int, Heads]] = field(default_factory=set)
     """With the number of heads of queries."""
     calls: list[int] = field(default_factory=list)
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, kind: Kind) -> Tensor:
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, kind: ScoreKind
+    ) -> Tensor:
         self.calls.append(layer)
         self.layers[layer] = Heads(key.shape[1], key.shape[3], value.shape[3])
         self.kinds[layer] = kind
@@ -103,7 +107,9 @@ class Ragged:
     padding: Padding
     _masks: dict[tuple[object, ...], Tensor] = field(default_factory=dict)
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, kind: Kind) -> Tensor:
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, kind: ScoreKind
+    ) -> Tensor:
         """The G = H / K query heads of one kv head are laid along the query axis: no copy of the
         cache."""
         keys, values = self.kv.layer(layer)
@@ -151,7 +157,7 @@ class Ragged:
         return output[None]
 
     def _grouped(
-        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, kind: Kind
+        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, kind: ScoreKind
     ) -> Tensor:
         """query [R, kv_heads, G * T, d], those of a head of queries behind each other."""
         num_queries = query.shape[2]
@@ -237,7 +243,7 @@ def attend(
         raise ValueError("its attention has a mask of its own")
     layer: Any = module.layer_idx
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    kind = Kind(scale, sliding_window, softcap, s_aux)
+    kind = ScoreKind(scale, sliding_window, softcap, s_aux)
     return ragged.attend(layer, query, key, value, kind), None
 
 

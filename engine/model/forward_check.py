@@ -59,7 +59,7 @@ class ForwardWay(Protocol):
     ) -> Tensor: ...
 
     def inexact(self, max_length: int) -> str | None:
-        """What has other bits than the trainer's; None: nothing."""
+        """Part that has other bits than the trainer's; None: there is none."""
         ...
 
     def as_stock(self) -> AbstractContextManager[None]:
@@ -98,7 +98,7 @@ def problem(way: ForwardWay, model: Any, vocab_size: int, padding: Padding) -> s
 
 def _served(way: ForwardWay, ids: Tensor, padding: Padding) -> Iterator[tuple[int, int, Tensor]]:
     """Which sequence, how many of its tokens, and the logits [V] after them."""
-    pool = way.pool(3, LENGTH)
+    pool = way.pool(3, padding.of_keys(LENGTH))
 
     def run(new: list[list[int]], num_decoding: int) -> Tensor:
         logits = way.logits(pool, new, num_decoding, [None] * len(new), padding)

@@ -17,7 +17,7 @@ from engine.model.states import SlotStates
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """What a layer keeps of a token."""
+    """Sizes of the keys and values that a layer keeps of a token."""
 
     num_heads: int
     key_width: int

@@ -22,7 +22,7 @@ from engine.model.padding import Padding
 from engine.model.slots import KvShape, SlotPool
 
 _NAMES = ("past_key_values", "cache_params", "state")
-"""Of a cache in what a model answers; it takes it by the same name."""
+"""Names of a cache in a model's output; it takes it by the same one."""
 SURVEYED_TOKENS = (8, 16)
 
 
@@ -124,7 +124,7 @@ class RequestPass:
         pass
 
     def _num_bytes(self, num_tokens: int) -> int:
-        """Of a cache after so many tokens."""
+        """Size of a cache after these many tokens."""
         _, kept = self._run([0] * num_tokens, None)
         return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(kept))
 

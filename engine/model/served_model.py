@@ -160,7 +160,7 @@ class ServedModel:
         raise self._cannot_run(problems[0])
 
     def shape(self) -> KvShape:
-        """Of a slot."""
+        """Size of a slot."""
         return self._way.shape(self._slot_length(None))
 
     def pool(self, num_slots: int, max_length: int | None = None) -> SlotPool:
@@ -174,7 +174,7 @@ class ServedModel:
 
     @property
     def kept(self) -> str:
-        """What is kept of a request: "slots", "requests" (a cache each), or "none"."""
+        """How requests are kept: in "slots", in caches of "requests", or "none"."""
         return self._way.name
 
     @property

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.model.adapters import Adapters
-from engine.model.attention import IMPLEMENTATION, Survey, plan
+from engine.model.attention import IMPLEMENTATION, AttentionSurvey, plan
 from engine.model.key_values import Heads, KeyValues
 from engine.model.mixers import Mixers
 from engine.model.padding import Padding, padded
@@ -32,7 +32,7 @@ class SlotPass:
         self._adapters = adapters
         self._mixers = Mixers(model, adapters)
         self._states = StateLayers(None)
-        self._survey = Survey()
+        self._survey = AttentionSurvey()
         try:
             self._look()
         except Exception:
@@ -40,7 +40,7 @@ class SlotPass:
             raise
 
     def _look(self) -> None:
-        """What the model's layers keep, and how its attention computes."""
+        """Find out what the model's layers keep, and how its attention computes."""
         ids = self._tensor([0] * SURVEYED_TOKENS)
         if self._mixers.found:
             filled = self._model(input_ids=ids[None], use_cache=True)

@@ -53,7 +53,7 @@ class KvShape:
         return max(1, self.token_bytes * self.max_length + self.state_bytes)
 
     def free_bytes(self) -> int:
-        """Of the memory where slots lie."""
+        """Free bytes of the memory where slots lie."""
         if self.device != "cpu":
             return torch.cuda.mem_get_info(self.device)[0]
         return psutil.virtual_memory().available
@@ -86,7 +86,7 @@ class KvShape:
 
 
 class SlotStore(Protocol):
-    """What is kept of the tokens of each slot."""
+    """Keeps what the tokens of each slot came to."""
 
     def swap(self, a: int, b: int, length_a: int, length_b: int) -> None: ...
 

@@ -40,7 +40,7 @@ class StateLayers:
 
     @property
     def num_bytes(self) -> int:
-        """Of a slot's states, of now and kept."""
+        """Size of a slot's states, those of now and those that are kept."""
         return 2 * sum(state.numel() * state.element_size() for _, state in self.tensors())
 
 
