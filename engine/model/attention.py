@@ -19,6 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
+from engine.model.cascade import cascade, is_worth
 from engine.model.key_values import Heads, KeyValues
 from engine.model.padding import NONE, Padding, padded
 from trainer.model.scores import additive, explicit, seen
@@ -94,8 +95,10 @@ class Ragged:
     """N new tokens; those of the D decoding requests, in slots [0, D), come first."""
 
     kv: KeyValues
+    num_tokens: int
+    """N"""
     slots: Tensor
-    """[N]"""
+    """[D], those of the decoding requests."""
     positions: Tensor
     """[N] position in the slot, which is the token's position in its sequence."""
     num_decoding: int
@@ -105,6 +108,8 @@ class Ragged:
     """Most of them after the pass."""
     prefills: tuple[Prefill, ...]
     padding: Padding
+    num_shared: int = 0
+    """Tokens with which all decoding requests begin alike."""
     _masks: dict[tuple[object, ...], Tensor] = field(default_factory=dict)
 
     def attend(
@@ -113,13 +118,12 @@ class Ragged:
         """The G = H / K query heads of one kv head are laid along the query axis: no copy of the
         cache."""
         keys, values = self.kv.layer(layer)
-        num_tokens = len(self.slots)
-        keys[self.slots, :, self.positions] = key[0].transpose(0, 1)[:num_tokens]
-        values[self.slots, :, self.positions] = value[0].transpose(0, 1)[:num_tokens]
+        self._write(keys, key[0])
+        self._write(values, value[0])
         kv_heads, group = key.shape[1], query.shape[1] // key.shape[1]
         query = query[0].transpose(0, 1)
         output = query.new_empty(*query.shape[:2], value.shape[3])
-        output[num_tokens:] = 0.0
+        output[self.num_tokens :] = 0.0
         window = kind.window
         if window is not None and window >= self.kv.max_length:
             window = None
@@ -127,13 +131,14 @@ class Ragged:
             first = self._first(self.shortest, window)
             last = self.padding.of_keys(self.longest)
             mask = self._mask(0, decoding, first, last, window)[:, None, None]
-            attended = self._grouped(
-                query[:decoding].reshape(decoding, kv_heads, group, -1),
-                keys[:decoding, :, first:last],
-                values[:decoding, :, first:last],
-                mask,
-                kind,
-            )
+            part = query[:decoding].reshape(decoding, kv_heads, group, -1)
+            looked_at = keys[:decoding, :, first:last], values[:decoding, :, first:last]
+            if is_worth(self.num_shared, decoding, part, values) and kind.is_plain(
+                self.kv.max_length
+            ):
+                attended = cascade(part, *looked_at, self.num_shared, mask, kind.scale)
+            else:
+                attended = self._grouped(part, *looked_at, mask, kind)
             output[:decoding] = attended.reshape(decoding, kv_heads * group, -1)
         for row in self.prefills:
             # Padded rows have bits that depend on how many keys are looked at: all at once.
@@ -155,6 +160,13 @@ class Ragged:
                 attended = attended.reshape(kv_heads, group, num_new, -1).permute(2, 0, 1, 3)
                 output[new] = attended.reshape(num_new, kv_heads * group, -1)
         return output[None]
+
+    def _write(self, kept: Tensor, new: Tensor) -> None:
+        """kept [slots, K, max_length, w], new [K, N, w]."""
+        if decoding := self.num_decoding:
+            kept[self.slots, :, self.positions[:decoding]] = new[:, :decoding].transpose(0, 1)
+        for row in self.prefills:
+            kept[row.slot, :, row.start : row.start + row.num_new] = new[:, row.first : row.last]
 
     def _grouped(
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, kind: ScoreKind
@@ -199,25 +211,28 @@ def plan(
     num_new: Sequence[int],
     num_decoding: int,
     padding: Padding = NONE,
+    num_shared: int = 0,
 ) -> Ragged:
-    """Slot i gets `num_new[i]` tokens behind its `lengths[i]`; the first `num_decoding` get one."""
-    slots, positions, prefills = [], [], []
+    """Slot i gets `num_new[i]` tokens behind its `lengths[i]`; the first `num_decoding` get one,
+    and begin with the same `num_shared`."""
+    positions, prefills = [], []
     for slot, count in enumerate(num_new):
-        start, first = lengths[slot], len(slots)
-        slots += [slot] * count
+        start, first = lengths[slot], len(positions)
         positions += range(start, start + count)
         if slot >= num_decoding:
-            prefills.append(Prefill(slot, first, len(slots), start))
+            prefills.append(Prefill(slot, first, len(positions), start))
     decoding = lengths[:num_decoding]
     return Ragged(
         kv,
-        torch.tensor(slots, device=kv.device),
+        len(positions),
+        torch.arange(num_decoding, device=kv.device),
         torch.tensor(positions, device=kv.device),
         num_decoding,
         min(decoding, default=0),
         max(decoding, default=0) + 1,
         tuple(prefills),
         padding,
+        num_shared,
     )
 
 

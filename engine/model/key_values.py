@@ -4,11 +4,12 @@ Layers with the same heads lie in one tensor. Invariant: memory is never uniniti
 behind the mask would still poison a row. Imported by `slot_pass` and attention.
 """
 
+import math
+import mmap
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy
 import torch
 from torch import Tensor
 
@@ -59,10 +60,14 @@ class KeyValues:
             self._layers |= {layer: (keys[n], values[n]) for n, layer in enumerate(members)}
 
     def _zeros(self, *size: int) -> Tensor:
-        if self.device.type == "cpu" and self.dtype is torch.float32:
-            # numpy.zeros maps zero pages lazily: slots and positions never used cost no memory.
-            return torch.from_numpy(numpy.zeros(size, dtype=numpy.float32))
-        return torch.zeros(size, dtype=self.dtype, device=self.device)
+        num_bytes = math.prod(size) * self.dtype.itemsize
+        if self.device.type != "cpu" or not num_bytes:
+            return torch.zeros(size, dtype=self.dtype, device=self.device)
+        # Zero pages that are mapped when they are written: slots and positions never used cost no
+        # memory. Not numpy's, which asks for pages of 2 MiB: a few tokens would take one each.
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        pages = mmap.mmap(-1, num_bytes, flags=flags)
+        return torch.frombuffer(pages, dtype=self.dtype).view(size)
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         """Keys and values of one layer: [slots, heads, max_length, width] each."""

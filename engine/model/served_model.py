@@ -23,6 +23,7 @@ from engine.model.adapters import Adapters
 from engine.model.file_weights import first_line
 from engine.model.forward_check import ForwardWay
 from engine.model.key_values import Heads
+from engine.model.packed_products import PackedProducts
 from engine.model.padding import NONE, WHOLE
 from engine.model.request_caches import RequestPass
 from engine.model.slot_pass import SlotPass
@@ -88,6 +89,8 @@ class ServedModel:
         self.end_ids = frozenset(self._end_ids())
         self._others = file_weights.others(self._model, directory)
         self.weights_digest = self._digest(read_weights(directory))
+        self._products = None if is_reproducible else PackedProducts(self._model)
+        self._pack()
         self._way = self._found_way()
         if is_reproducible and (why := self._way.inexact(self.context_length)):
             raise ModelError(
@@ -224,7 +227,12 @@ class ServedModel:
     def _replace(self, loaded: dict[str, torch.Tensor], source: str) -> None:
         names = list(loaded)
         file_weights.replace(self._model, loaded, source)
+        self._pack()
         self.weights_digest = self._digest(names)
+
+    def _pack(self) -> None:
+        if self._products is not None:
+            self._products.pack()
 
     def _digest(self, names: Iterable[str]) -> str | None:
         return file_weights.digest(self._model, {*names, *self._others}, self._others)

@@ -15,7 +15,7 @@ from engine.model.adapters import Adapters
 from engine.model.attention import IMPLEMENTATION, AttentionSurvey, plan
 from engine.model.key_values import Heads, KeyValues
 from engine.model.mixers import Mixers
-from engine.model.padding import Padding, padded
+from engine.model.padding import NONE, Padding, padded
 from engine.model.slots import KvShape, SlotPool
 from engine.model.states import SlotStates, StateLayers
 
@@ -101,7 +101,8 @@ class SlotPass:
         kv: Any = pool.store
         kv.written.clear()
         counts = [len(ids) for ids in new_ids]
-        ragged = plan(kv, pool.lengths, counts, num_decoding, padding)
+        num_shared = pool.num_shared(num_decoding) if padding is NONE else 0
+        ragged = plan(kv, pool.lengths, counts, num_decoding, padding, num_shared)
         ids = self._tensor([token for ids in new_ids for token in ids])
         last = self._tensor(counts).cumsum(0) - 1
         rows = padding.of_rows(len(ids))

@@ -152,6 +152,17 @@ class SlotPool:
         shared = int(common[slot])
         return Prefix(slot, shared) if shared >= MIN_SHARED_TOKENS else Prefix(0, 0)
 
+    def num_shared(self, num_slots: int) -> int:
+        """Tokens with which the first slots begin alike, made with one adapter or none."""
+        if not num_slots or len(set(self._adapters[:num_slots])) > 1:
+            return 0
+        shortest = min(self.lengths[:num_slots])
+        first = self._tokens[0, :shortest]
+        # Of tokens that are not known any more, nothing is known to be alike.
+        differs = (self._tokens[:num_slots, :shortest] != first) | (first == NO_TOKEN)
+        ends = differs.any(0)
+        return int(ends.argmax()) if ends.any() else shortest
+
     def tokens(self, slot: int) -> list[int]:
         """Those that the slot has computed."""
         return self._tokens[slot, : self.lengths[slot]].tolist()

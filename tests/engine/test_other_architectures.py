@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from engine.model import forward_check
+from engine.model import attention, forward_check
 from engine.model.served_model import ServedModel
 from engine.scheduler import PauseMode, Scheduler
 from engine.sequences import SamplingOptions, Sequence
@@ -300,3 +300,39 @@ def test_more_context_than_the_model_has_is_refused(tmp_path: Path) -> None:
     assert ServedModel(directory).context_length == 256
     with pytest.raises(ModelError, match=r"context length 257 .* made for 256 tokens"):
         ServedModel(directory, 257)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "deepseek_v3", "qwen3_5_text", "gemma2", "gpt_oss"])
+def test_requests_that_begin_alike_are_computed_together(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their beginning is read once where attention is plain; also after a pause in its place, when
+    what slots hold is of older weights."""
+    directory = save(tmp_path / "model", family, FIELDS[family])
+    served = ServedModel(directory, 200)
+    shared: list[int] = []
+    real = attention.cascade
+
+    def noting(*arguments: Any) -> torch.Tensor:
+        shared.append(arguments[3])
+        return real(*arguments)
+
+    monkeypatch.setattr(attention, "cascade", noting)
+    scheduler = Scheduler(served, weight_version="0", max_batch=5)
+    prompt = [7 + n % 300 for n in range(90)]
+    group = [request(str(n), [*prompt, *range(20 + n, 25 + 2 * n)], 12) for n in range(5)]
+    finish(scheduler, *group)
+    assert set(shared) == ({90} if family in ("qwen3", "qwen3_5_text") else set())
+    assert difference(group, directory) < TOLERANCE
+    shared.clear()
+    more = [request(str(n), [*prompt, *range(20 + n, 25 + 2 * n)], 12) for n in range(5)]
+    for sequence in more:
+        scheduler.submit(sequence)
+    while scheduler.num_queued:
+        scheduler.step()
+    shared.clear()
+    scheduler.pause(PauseMode.IN_PLACE)
+    scheduler.update_weights(directory, "1", flush_cache=False, abort_all=False)
+    scheduler.resume()
+    finish(scheduler)
+    assert not shared and difference(more, directory) < TOLERANCE
