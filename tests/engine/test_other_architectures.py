@@ -282,6 +282,7 @@ def test_a_layer_that_leaves_attention_out_is_seen(tmp_path: Path) -> None:
     assert problem() is None
     with torch.no_grad():
         served._model.lm_head.weight[0] = float("nan")
+    served._pack()
     assert problem() == "its log-probs are no numbers"
 
 
