@@ -1,9 +1,10 @@
-"""A whole CPU engine in this process: model, engine thread and HTTP server.
+"""A whole policy engine in this process: model, engine thread and HTTP server.
 
 Imported by `mainspring serve`; tests run it in a thread. `serve` returns after SIGINT or SIGTERM.
 """
 
 from pathlib import Path
+from typing import Literal
 
 import torch
 import uvicorn
@@ -38,6 +39,7 @@ class EngineOptions(BaseModel):
     context_length: int | None = Field(None, ge=2)
     """None: the model's own."""
     api_key: str = ""
+    device: Literal["cpu", "cuda", "auto"] = "cpu"
     reproducible: bool = False
     """A reply's bits depend on its own request alone; tested before it is served."""
 
@@ -47,12 +49,16 @@ class EngineServer:
 
     def __init__(self, options: EngineOptions) -> None:
         model = ServedModel(
-            options.model, options.context_length, is_reproducible=options.reproducible
+            options.model,
+            options.context_length,
+            is_reproducible=options.reproducible,
+            device=options.device,
         )
         if options.reproducible:
             torch.set_num_threads(options.threads)  # as in the engine's thread
             self_test.check(model)
         self.context_length = model.context_length
+        self.device = str(model.device)
         self.max_batch = options.max_batch or model.shape().fitting_batch()
         scheduler = Scheduler(
             model, weight_version=options.weight_version, max_batch=self.max_batch

@@ -28,6 +28,14 @@ class Engine(StrEnum):
     """vLLM, for policy.api = "vllm"."""
 
 
+class EngineDevice(StrEnum):
+    CPU = "cpu"
+    CUDA = "cuda"
+    """The first GPU, in bfloat16."""
+    AUTO = "auto"
+    """The GPU where there is one."""
+
+
 app = typer.Typer()
 
 
@@ -72,6 +80,9 @@ def serve(
             envvar="MAINSPRING_POLICY_API_KEY", show_envvar=False, help="Bearer token to require."
         ),
     ] = "",
+    device: Annotated[
+        EngineDevice, typer.Option(help="Device that computes (CPU engine only).")
+    ] = EngineDevice.CPU,
     reproducible: Annotated[
         bool,
         typer.Option(
@@ -130,8 +141,8 @@ def serve(
             style="yellow",
         )
     if engine is not Engine.CPU:
-        if reproducible:
-            raise typer.BadParameter("--reproducible is an option of the CPU engine")
+        if reproducible or device is not EngineDevice.CPU:
+            raise typer.BadParameter("--reproducible and --device are options of the CPU engine")
         from infra.policy.engines.sglang_command import sglang_command
         from infra.policy.engines.vllm_command import vllm_command
 
@@ -177,6 +188,7 @@ def serve(
             "--threads": threads,
             "--step-interval-ms": step_interval_ms,
             "--context-length": context_length,
+            "--device": device.value,
         }
         arguments = [sys.executable, "-m", "mainspring", "serve", "--no-restart"]
         for option, value in given.items():
@@ -203,11 +215,13 @@ def serve(
             step_interval_s=step_interval_ms / 1000,
             context_length=context_length,
             api_key=api_key,
+            device=device.value,
             reproducible=reproducible,
         )
     )
     console.print(
-        f"up to {server.max_batch} requests at once, of {server.context_length} tokens each",
+        f"up to {server.max_batch} requests at once, of {server.context_length} tokens each, on "
+        f"{server.device}",
         soft_wrap=True,
     )
     console.print(f"serving {model} (version {weight_version}) at {server.url}", soft_wrap=True)

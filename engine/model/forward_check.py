@@ -42,8 +42,11 @@ class ForwardWay(Protocol):
     """How requests are computed: what is kept of them, and the logits after new tokens."""
 
     name: str
-    attention: Set[tuple[int, Heads]]
-    """Heads of queries, and what is kept of a token, of layers that differ in these."""
+
+    @property
+    def attention(self) -> Set[tuple[int, Heads]]:
+        """Heads of queries, and what is kept of a token, of layers that differ in these."""
+        ...
 
     def shape(self, max_length: int) -> KvShape: ...
 

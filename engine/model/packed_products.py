@@ -40,6 +40,7 @@ class PackedProducts:
         if not self.is_used:
             return
         onednn: Any = torch.ops.mkldnn
+        layer: Any
         for layer in self._layers:
             packed = onednn._reorder_linear_weight(layer.weight.detach(), NUM_ROWS)
             layer.forward = partial(_product, packed, layer.bias)

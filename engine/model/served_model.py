@@ -1,11 +1,11 @@
 """The transformers model behind the engine: loading, its forward pass, new weights in place.
 
-Weights are fp32 on a CPU. Loading checks everything before the first tensor is touched: a directory
-that does not fit leaves the served weights as they are. A model is computed the first of three ways
-by which it has the log-probs of its own forward, compared at the start: all requests in one pass,
-each with a cache of its own, or each from its first token; else it is refused. A reproducible model
-gives a request the same bits whatever runs beside it and however its tokens were cut into passes:
-its passes are padded.
+Weights are float32 on a CPU, and bfloat16 on a GPU. Loading checks everything before the first
+tensor is touched: a directory that does not fit leaves the served weights as they are. A model is
+computed the first of three ways by which it has the log-probs of its own forward, compared at the
+start: all requests in one pass, each with a cache of its own, or each from its first token; else it
+is refused. A reproducible model gives a request the same bits whatever runs beside it and however
+its tokens were cut into passes: its passes are padded.
 """
 
 from collections.abc import Callable, Iterable
@@ -30,7 +30,7 @@ from engine.model.slot_pass import SlotPass
 from engine.model.slots import KvShape, SlotPool
 from infra.policy.model.model_files import check_servable
 from mainspring.artifacts.stamp import machine_stamp
-from mainspring.errors import ModelError
+from mainspring.errors import ModelError, UsageError
 from mainspring.model_folder.config_file import where
 from mainspring.model_folder.refusals import SGLANG, FolderUse, check_served
 from mainspring.model_folder.weights import read_weights
@@ -49,6 +49,14 @@ class ServedModel:
     ) -> None:
         """Raises ModelError when the directory cannot be served."""
         check_servable(directory, FolderUse.SERVED)
+        self.device = _device(device)
+        on_cpu = self.device.type == "cpu"
+        if is_reproducible and not on_cpu:
+            raise UsageError(
+                f"device {self.device}: replies are reproducible on a CPU alone",
+                remedy='give --device cpu, or schedule = "fastest"',
+            )
+        self.dtype = torch.float32 if on_cpu else torch.bfloat16
         transformers_logging.disable_progress_bar()
         try:
             config = AutoConfig.from_pretrained(directory, local_files_only=True)
@@ -56,7 +64,7 @@ class ServedModel:
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 directory,
                 config=config,
-                dtype=torch.float32,
+                dtype=self.dtype,
                 attn_implementation="eager",
                 local_files_only=True,
                 ignore_mismatched_sizes=True,  # they are reported
@@ -80,7 +88,7 @@ class ServedModel:
         # A model that also sees or hears keeps its language model's figures one level down.
         self.config = config.get_text_config(decoder=True)
         check_served(self.config.to_dict(), f"{where(directory)}: {self.architecture}")
-        self._model.eval().to(device)
+        self._model.eval().to(self.device)
         self.padding = WHOLE if is_reproducible else NONE
         self.stamp = machine_stamp(torch.__version__, torch.backends.cpu.get_cpu_capability())
         self.adapters = Adapters(self._model)
@@ -89,7 +97,8 @@ class ServedModel:
         self.end_ids = frozenset(self._end_ids())
         self._others = file_weights.others(self._model, directory)
         self.weights_digest = self._digest(read_weights(directory))
-        self._products = None if is_reproducible else PackedProducts(self._model)
+        packs = on_cpu and not is_reproducible
+        self._products = PackedProducts(self._model) if packs else None
         self._pack()
         self._way = self._found_way()
         if is_reproducible and (why := self._way.inexact(self.context_length)):
@@ -235,4 +244,18 @@ class ServedModel:
             self._products.pack()
 
     def _digest(self, names: Iterable[str]) -> str | None:
+        if self.dtype is not torch.float32:  # rounded, so other values than the files have
+            return None
         return file_weights.digest(self._model, {*names, *self._others}, self._others)
+
+
+def _device(name: str) -> torch.device:
+    """First GPU, else the CPU, where `name` is "auto". Raises UsageError."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError(
+            "device cuda: torch sees no GPU on this machine",
+            remedy="give --device cpu, or install a torch for the machine's GPU",
+        )
+    return torch.device(name)
