@@ -4,7 +4,6 @@ Imported by `mainspring serve`; tests run it in a thread. `serve` returns after 
 """
 
 from pathlib import Path
-from typing import Literal
 
 import torch
 import uvicorn
@@ -39,7 +38,8 @@ class EngineOptions(BaseModel):
     context_length: int | None = Field(None, ge=2)
     """None: the model's own."""
     api_key: str = ""
-    device: Literal["cpu", "cuda", "auto"] = "cpu"
+    device: str = "cpu"
+    """Or "cuda", or "auto": a GPU where there is one."""
     reproducible: bool = False
     """A reply's bits depend on its own request alone; tested before it is served."""
 

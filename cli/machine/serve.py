@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EVERYWHERE = ("0.0.0.0", "::")
+DEVICES = ("cpu", "cuda", "auto")
 
 
 class Engine(StrEnum):
@@ -26,14 +27,6 @@ class Engine(StrEnum):
     """SGLang, for GPUs."""
     VLLM = "vllm"
     """vLLM, for policy.api = "vllm"."""
-
-
-class EngineDevice(StrEnum):
-    CPU = "cpu"
-    CUDA = "cuda"
-    """The first GPU, in bfloat16."""
-    AUTO = "auto"
-    """The GPU where there is one."""
 
 
 app = typer.Typer()
@@ -81,8 +74,12 @@ def serve(
         ),
     ] = "",
     device: Annotated[
-        EngineDevice, typer.Option(help="Device that computes (CPU engine only).")
-    ] = EngineDevice.CPU,
+        str | None,
+        typer.Option(
+            help="Device that computes: cpu, cuda (the first GPU) or auto (CPU engine, default: "
+            "cpu); SGLang and vLLM have names of their own."
+        ),
+    ] = None,
     reproducible: Annotated[
         bool,
         typer.Option(
@@ -141,8 +138,8 @@ def serve(
             style="yellow",
         )
     if engine is not Engine.CPU:
-        if reproducible or device is not EngineDevice.CPU:
-            raise typer.BadParameter("--reproducible and --device are options of the CPU engine")
+        if reproducible:
+            raise typer.BadParameter("--reproducible is an option of the CPU engine")
         from infra.policy.engines.sglang_command import sglang_command
         from infra.policy.engines.vllm_command import vllm_command
 
@@ -155,7 +152,7 @@ def serve(
             max_batch=max_batch,
             context_length=context_length,
             api_key=api_key,
-            extra=context.args,
+            extra=[*(["--device", device] if device else []), *context.args],
         )
         if no_restart and not campaign:
             os.execve(command.arguments[0], command.arguments, command.environment)
@@ -163,6 +160,8 @@ def serve(
         url = _local_url(host, port)
         kept = EngineCommand(command.arguments, command.environment, url, api_key, api)
         raise typer.Exit(_keep(kept, host, campaign, name, address, home))
+    if device not in (None, *DEVICES):
+        raise typer.BadParameter(f"--device {device}: expected one of {', '.join(DEVICES)}")
     if context.args:
         raise typer.BadParameter(f"unknown arguments for the CPU engine: {context.args}")
     from infra.log_setup import set_up
@@ -188,7 +187,7 @@ def serve(
             "--threads": threads,
             "--step-interval-ms": step_interval_ms,
             "--context-length": context_length,
-            "--device": device.value,
+            "--device": device,
         }
         arguments = [sys.executable, "-m", "mainspring", "serve", "--no-restart"]
         for option, value in given.items():
@@ -215,7 +214,7 @@ def serve(
             step_interval_s=step_interval_ms / 1000,
             context_length=context_length,
             api_key=api_key,
-            device=device.value,
+            device=device or "cpu",
             reproducible=reproducible,
         )
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner
 
@@ -79,6 +80,14 @@ def test_port_in_use_is_named(model: Path) -> None:
 def test_arguments_the_cpu_engine_does_not_know_are_refused(model: Path) -> None:
     error = run("--model", str(model), "--tp", "4")
     assert isinstance(error, SystemExit) and error.code == 2
+
+
+def test_devices_are_named(model: Path) -> None:
+    error = run("--model", str(model), "--device", "tpu")
+    assert isinstance(error, SystemExit) and error.code == 2
+    if not torch.cuda.is_available():
+        error = run("--model", str(model), "--device", "cuda", "--no-restart")
+        assert isinstance(error, UsageError) and "--device cpu" in error.remedy
 
 
 FAKE_SGLANG = """
