@@ -25,10 +25,13 @@ def sample(logits: torch.Tensor, rows: Rows[Sequence]) -> tuple[list[int], list[
             logits[index] = _penalized(logits[index], row)
         if len(row.logprobs) < row.options.min_new_tokens:
             logits[index, list(row.stop_ids)] = float("-inf")
-    greedy = torch.tensor([option.is_greedy for option in options])
-    temperatures = torch.tensor([1.0 if o.is_greedy else o.temperature for o in options])
+    device = logits.device
+    greedy = torch.tensor([option.is_greedy for option in options], device=device)
+    temperatures = torch.tensor(
+        [1.0 if option.is_greedy else option.temperature for option in options], device=device
+    )
     logprobs = torch.log_softmax(logits / temperatures[:, None], dim=-1)
-    if all(greedy):
+    if all(option.is_greedy for option in options):
         chosen = logits.argmax(-1)
     else:
         probs = logprobs.exp()
@@ -41,7 +44,8 @@ def sample(logits: torch.Tensor, rows: Rows[Sequence]) -> tuple[list[int], list[
 
 def _penalized(logits: torch.Tensor, row: Sequence) -> torch.Tensor:
     """logits [V] of one row, so that those beside it do not depend on it."""
-    counts = torch.bincount(torch.tensor(row.output_ids, dtype=torch.long), minlength=len(logits))
+    output = torch.tensor(row.output_ids, dtype=torch.long, device=logits.device)
+    counts = torch.bincount(output, minlength=len(logits))
     is_there, options = counts > 0, row.options
     lowered = logits - options.frequency_penalty * counts - options.presence_penalty * is_there
     factor = options.repetition_penalty
@@ -51,7 +55,7 @@ def _penalized(logits: torch.Tensor, row: Sequence) -> torch.Tensor:
 
 def _draw(probs: torch.Tensor, rows: Rows[Sequence]) -> torch.Tensor:
     """Inverse-CDF sampling from unnormalised probs [R, V]."""
-    uniform = torch.rand(len(rows))
+    uniform = torch.rand(len(rows), device=probs.device)
     for index, row in enumerate(rows):
         if row.options.sampling_seed is not None:
             uniform[index] = random.Random(f"{row.options.sampling_seed}:{len(row.ids)}").random()
@@ -65,12 +69,13 @@ def _draw(probs: torch.Tensor, rows: Rows[Sequence]) -> torch.Tensor:
 def _cut(probs: torch.Tensor, options: Rows[SamplingOptions]) -> torch.Tensor:
     """Zero what top-k, top-p and min-p exclude; each looks at the whole distribution."""
     vocabulary = probs.shape[-1]
-    top_k = torch.tensor([o.top_k if o.top_k > 0 else vocabulary for o in options])
-    top_p = torch.tensor([o.top_p for o in options])[:, None]
-    min_p = torch.tensor([o.min_p for o in options])
+    device = probs.device
+    top_k = torch.tensor([o.top_k if o.top_k > 0 else vocabulary for o in options], device=device)
+    top_p = torch.tensor([o.top_p for o in options], device=device)[:, None]
+    min_p = torch.tensor([o.min_p for o in options], device=device)
     ordered, order = probs.sort(-1, descending=True)
     # A float32 sum reaches 1 before the least likely tokens: top_p = 1 keeps them all the same.
     keep = (ordered.cumsum(-1) - ordered < top_p) | (top_p >= 1)
-    keep &= torch.arange(vocabulary) < top_k[:, None]
+    keep &= torch.arange(vocabulary, device=device) < top_k[:, None]
     keep &= ordered >= min_p[:, None] * ordered[:, :1]
     return torch.zeros_like(probs).scatter(-1, order, ordered * keep)

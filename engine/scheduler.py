@@ -16,10 +16,10 @@ from pathlib import Path
 
 from torch import Tensor
 
+from engine.model.served_model import ServedModel
+from engine.model.slots import SLOTS_PER_RUNNING
 from engine.sampling import sample
 from engine.sequences import Sequence
-from engine.served_model import ServedModel
-from engine.slots import SLOTS_PER_RUNNING, SlotPool
 from mainspring.errors import ModelError
 
 MAX_PREFILL_TOKENS = 4096
@@ -60,7 +60,7 @@ class Scheduler:
         self.num_prompt_tokens = 0
         self.num_cached_tokens = 0
         """Since the start, also of requests that were aborted."""
-        self.pool = SlotPool(SLOTS_PER_RUNNING * max_batch, model.kv_shape())
+        self.pool = model.pool(SLOTS_PER_RUNNING * max_batch)
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
         self._held: list[Sequence] = []

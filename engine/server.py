@@ -1,4 +1,4 @@
-"""A whole CPU engine in this process: model, engine thread and HTTP server.
+"""A whole policy engine in this process: model, engine thread and HTTP server.
 
 Imported by `mainspring serve`; tests run it in a thread. `serve` returns after SIGINT or SIGTERM.
 """
@@ -9,11 +9,10 @@ import torch
 import uvicorn
 from pydantic import BaseModel, ConfigDict, Field
 
-from engine import self_test
 from engine.app import make_app
+from engine.model import self_test
+from engine.model.served_model import ServedModel
 from engine.scheduler import Scheduler
-from engine.served_model import ServedModel
-from engine.slots import fitting_batch
 from engine.thread import EngineThread
 from infra.tcp import listen
 
@@ -39,6 +38,8 @@ class EngineOptions(BaseModel):
     context_length: int | None = Field(None, ge=2)
     """None: the model's own."""
     api_key: str = ""
+    device: str = "cpu"
+    """Or "cuda", or "auto": a GPU where there is one."""
     reproducible: bool = False
     """A reply's bits depend on its own request alone; tested before it is served."""
 
@@ -48,13 +49,17 @@ class EngineServer:
 
     def __init__(self, options: EngineOptions) -> None:
         model = ServedModel(
-            options.model, options.context_length, is_reproducible=options.reproducible
+            options.model,
+            options.context_length,
+            is_reproducible=options.reproducible,
+            device=options.device,
         )
         if options.reproducible:
             torch.set_num_threads(options.threads)  # as in the engine's thread
             self_test.check(model)
         self.context_length = model.context_length
-        self.max_batch = options.max_batch or fitting_batch(model.kv_shape())
+        self.device = str(model.device)
+        self.max_batch = options.max_batch or model.shape().fitting_batch()
         scheduler = Scheduler(
             model, weight_version=options.weight_version, max_batch=self.max_batch
         )

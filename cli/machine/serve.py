@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EVERYWHERE = ("0.0.0.0", "::")
+DEVICES = ("cpu", "cuda", "auto")
 
 
 class Engine(StrEnum):
@@ -72,6 +73,13 @@ def serve(
             envvar="MAINSPRING_POLICY_API_KEY", show_envvar=False, help="Bearer token to require."
         ),
     ] = "",
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="Device that computes: cpu, cuda (the first GPU) or auto (CPU engine, default: "
+            "cpu); SGLang and vLLM have names of their own."
+        ),
+    ] = None,
     reproducible: Annotated[
         bool,
         typer.Option(
@@ -144,7 +152,7 @@ def serve(
             max_batch=max_batch,
             context_length=context_length,
             api_key=api_key,
-            extra=context.args,
+            extra=[*(["--device", device] if device else []), *context.args],
         )
         if no_restart and not campaign:
             os.execve(command.arguments[0], command.arguments, command.environment)
@@ -152,6 +160,8 @@ def serve(
         url = _local_url(host, port)
         kept = EngineCommand(command.arguments, command.environment, url, api_key, api)
         raise typer.Exit(_keep(kept, host, campaign, name, address, home))
+    if device not in (None, *DEVICES):
+        raise typer.BadParameter(f"--device {device}: expected one of {', '.join(DEVICES)}")
     if context.args:
         raise typer.BadParameter(f"unknown arguments for the CPU engine: {context.args}")
     from infra.log_setup import set_up
@@ -177,6 +187,7 @@ def serve(
             "--threads": threads,
             "--step-interval-ms": step_interval_ms,
             "--context-length": context_length,
+            "--device": device,
         }
         arguments = [sys.executable, "-m", "mainspring", "serve", "--no-restart"]
         for option, value in given.items():
@@ -203,11 +214,13 @@ def serve(
             step_interval_s=step_interval_ms / 1000,
             context_length=context_length,
             api_key=api_key,
+            device=device or "cpu",
             reproducible=reproducible,
         )
     )
     console.print(
-        f"up to {server.max_batch} requests at once, of {server.context_length} tokens each",
+        f"up to {server.max_batch} requests at once, of {server.context_length} tokens each, on "
+        f"{server.device}",
         soft_wrap=True,
     )
     console.print(f"serving {model} (version {weight_version}) at {server.url}", soft_wrap=True)

@@ -2,8 +2,8 @@
 
 Two things of a CPU's float32 results depend on company: MKL chooses another kernel for another
 number of rows, and attention adds its keys in blocks, so that its sum depends on the length to
-which keys are padded. Engine (`engine.padding`) and trainer pad both: served log-probs are then
-equal to recomputed ones in all bits. Pure but for the environment; imported by
+which keys are padded. Engine (`engine.model.padding`) and trainer pad both: served log-probs are
+then equal to recomputed ones in all bits. Pure but for the environment; imported by
 engine, trainer and the commands that start them.
 """
 
@@ -17,7 +17,8 @@ KEY_BLOCK = 512
 many masked ones are behind."""
 ROW_BLOCK = 16
 """Rows of a product, or queries of attention: no CPU library was seen to choose another kernel for
-float32 between more rows than these. The engine tests it at its start (`engine.self_test`)."""
+float32 between more rows than these. The engine tests it when it starts
+(`engine.model.self_test`)."""
 MKL_VARIABLE = "MKL_CBWR"
 """Read by MKL at its first call: it must be in the environment before torch is imported."""
 

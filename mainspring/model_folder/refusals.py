@@ -28,7 +28,7 @@ class FolderUse(IntEnum):
     READ = 0
     """By an engine that judges for itself, as SGLang does."""
     SERVED = 1
-    """By the CPU engine."""
+    """By the CPU engine, whose own probe judges the layers."""
     TRAINED = 2
     """By the step engines `plain` and `mcore`, and served by the CPU engine."""
     ANY_MODEL = 3
@@ -129,14 +129,6 @@ def _unserved(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
     text = any_model.text_of(config)
     for problem in rope.unserved(text):
         yield problem, rope.REMEDY
-    layers = text.get("layer_types")
-    for layer in layers if isinstance(layers, list) else ():
-        if layer not in FULL_ATTENTION:
-            yield f"layer_types with {layer!r}", WITHOUT
-    if text.get("use_sliding_window"):
-        yield f"use_sliding_window = {text['use_sliding_window']!r}", WITHOUT
-    if text.get("attention_chunk_size"):
-        yield f"attention_chunk_size = {text['attention_chunk_size']!r}", WITHOUT
     if kind in FAMILIES:
         architectures = config.get("architectures")
         if architectures and architectures != [ARCHITECTURES[kind]]:
@@ -164,6 +156,16 @@ def _special_tokens(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def _untrained(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Things in a family that transformers and the CPU engine compute and the trainer does not."""
     kind = config["model_type"]
+    layers = config.get("layer_types")
+    for layer in layers if isinstance(layers, list) else ():
+        if layer not in FULL_ATTENTION:
+            yield f"layer_types with {layer!r}", WITHOUT
+    if config.get("use_sliding_window"):
+        yield f"use_sliding_window = {config['use_sliding_window']!r}", WITHOUT
+    if config.get("attention_chunk_size"):
+        yield f"attention_chunk_size = {config['attention_chunk_size']!r}", WITHOUT
+    if rope.has_sections(config):
+        yield "mrope_section", rope.REMEDY
     for rope_kind in rope.kinds(config):
         if rope_kind not in rope.TRAINED:
             yield f"rope_type {rope_kind!r}", rope.REMEDY

@@ -83,9 +83,12 @@ def unserved(config: dict[str, Any]) -> Iterator[str]:
     for kind in kinds(config):
         if not isinstance(kind, str) or kind not in SERVED:
             yield f"rope_type {kind!r}"
-    for where in (config, *_tables(config)):
-        if where.get("mrope_section"):
-            yield "mrope_section"
+
+
+def has_sections(config: dict[str, Any]) -> bool:
+    """Whether parts of a head rotate by other positions, as those of a picture: all are the same in
+    a text."""
+    return any(where.get("mrope_section") for where in (config, *_tables(config)))
 
 
 def partial(config: dict[str, Any]) -> object | None:

@@ -11,7 +11,7 @@ from cli.operations.machine import local_engines
 from cli.operations.machine.local_engines import EngineKind, Hardware
 from cli.operations.runs.local_campaign import members
 from engine import scheduler
-from engine.slots import KvShape, SlotPool
+from engine.model.slots import KvShape
 from mainspring.artifacts import layout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.files.reading import check_campaign
@@ -46,9 +46,8 @@ def test_the_cpu_engines_cache_fits_into_half_of_the_memory(model: Path) -> None
     config = campaign(model, "http://127.0.0.1:30000")
     batch = local_engines.batch_that_fits(model, config, 8 * GIB)
     assert 1 < batch < local_engines.MAX_BATCH
-    shape = KvShape(num_layers=30, num_kv_heads=3, head_dim=64, max_length=4096)
-    pool = SlotPool(scheduler.SLOTS_PER_RUNNING * batch, shape)
-    size = sum(each.nbytes for layer in range(30) for each in pool.layer(layer))
+    shape = KvShape(token_bytes=4 * 2 * 30 * 3 * 64, max_length=4096)
+    size = scheduler.SLOTS_PER_RUNNING * batch * shape.slot_bytes
     assert size <= 4 * GIB < size * (batch + 1) / batch
     assert local_engines.batch_that_fits(model, config, 1) == 1
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from safetensors.torch import load_file, save_file
 
-from engine.served_model import ServedModel
+from engine.model.served_model import ServedModel
 from tests.infra.policy.engines import Reference, running, serving, until
 from tests.infra.policy.tiny_model import save_tiny_model
 

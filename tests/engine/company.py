@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from engine import self_test
+from engine.model import self_test
+from engine.model.served_model import ServedModel
+from engine.model.slots import SlotPool
 from engine.scheduler import PauseMode, Scheduler
 from engine.sequences import SamplingOptions, Sequence
-from engine.served_model import ServedModel
-from engine.slots import SlotPool
 
 NUM_REQUESTS = 14
 MAX_PROMPT = 620
@@ -42,7 +42,7 @@ class Noting(ServedModel):
     ) -> torch.Tensor:
         logits = super().forward(pool, new_ids, num_decoding, adapters)
         for slot in range(len(new_ids)):
-            seen = tuple(pool._tokens[slot, : pool.lengths[slot]].tolist())
+            seen = tuple(pool.tokens(slot))
             self.rows[seen].add(logits[slot].numpy().tobytes())
         return logits
 
@@ -87,7 +87,7 @@ def request(ids: list[int], seed: int, num_tokens: int) -> Sequence:
 
 def alone(model: Noting, ids: list[int]) -> None:
     """The same tokens with nothing beside them, at once."""
-    model.forward(SlotPool(1, model.kv_shape()), [ids], 0)
+    model.forward(model.pool(1), [ids], 0)
 
 
 def digest(directory: Path, seed: int, threads: int) -> dict[str, Any]:

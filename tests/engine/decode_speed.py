@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 
 from bundled.model import make_bundled_model
-from engine import self_test
+from engine.model import self_test
+from engine.model.served_model import ServedModel
 from engine.scheduler import Scheduler
-from engine.served_model import ServedModel
 from tests.engine.company import request
 
 PROMPT_TOKENS = 300

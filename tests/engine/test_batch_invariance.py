@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import linear
 
-from engine import padding, sampling, self_test
+from engine import sampling
+from engine.model import padding, self_test
+from engine.model.served_model import ServedModel
 from engine.sequences import SamplingOptions, Sequence
-from engine.served_model import ServedModel
 from mainspring.artifacts.batch_invariance import MKL_VARIABLE, environment
 from mainspring.errors import EngineError
 from tests.engine.company import Noting, alone, checked_model, digest, play
@@ -76,9 +77,10 @@ def test_the_self_test_finds_a_product_that_depends_on_its_rows(directory: Path)
         assert found and " of 1 rows and of 100" in found[0]
     safe = self_test.engine_product(padding.WHOLE)
     assert not list(self_test.products_that_differ(model.linear_weights(), safe))
-    unpadded = list(self_test.lengths_that_differ(model.kv_shape(), 4, padding.Padding()))
+    ((num_queries, heads),) = model.attention()
+    unpadded = list(self_test.lengths_that_differ(heads, num_queries, padding.Padding()))
     assert any("over 300 keys" in each for each in unpadded)
-    assert not list(self_test.lengths_that_differ(model.kv_shape(), 4, padding.WHOLE))
+    assert not list(self_test.lengths_that_differ(heads, num_queries, padding.WHOLE))
 
 
 def test_an_engine_whose_bits_depend_on_company_does_not_start(

@@ -8,11 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.model.served_model import ServedModel
 from engine.sampling import sample
 from engine.scheduler import PauseMode, Scheduler
 from engine.sequences import SamplingOptions, Sequence
-from engine.served_model import ServedModel
-from mainspring.errors import ModelError
+from mainspring.errors import ModelError, UsageError
+from tests.engine.architectures import FIELDS, save
 from tests.infra.policy.engines import Reference
 from tests.infra.policy.tiny_model import save_tiny_model
 
@@ -145,3 +146,40 @@ def test_a_failed_engine_tells_everyone(model: ServedModel) -> None:
 def test_a_cache_that_does_not_fit_says_how_to_make_it(model: ServedModel) -> None:
     with pytest.raises(ModelError, match=r"--max-batch \d+ fits with \d+ tokens$"):
         Scheduler(model, weight_version="0", max_batch=10**9)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_5_text", "gpt_oss", "bloom"])
+def test_every_tensor_is_made_on_the_models_device(family: str, tmp_path: Path) -> None:
+    """What is made without a device lands on "meta" here, and would on a CPU beside a GPU."""
+    model = ServedModel(save(tmp_path / "model", family, FIELDS[family]), 120)
+
+    def played() -> list[list[int]]:
+        scheduler = Scheduler(model, weight_version="0", max_batch=3)
+        cut = {"temperature": 0.7, "top_p": 0.9, "top_k": 50, "min_p": 0.01}
+        punished = {"frequency_penalty": 0.5, "min_new_tokens": 3, "repetition_penalty": 1.1}
+        sequences = []
+        for n, wanted in enumerate(({}, {"temperature": 0}, cut, punished, {})):
+            options = SamplingOptions(max_new_tokens=8, sampling_seed=n, ignore_eos=True, **wanted)
+            ids = [*range(7, 87), *range(40, 43 + n)]
+            sequences.append(Sequence(str(n), ids, options, frozenset(), len(ids)))
+            scheduler.submit(sequences[-1])
+        for _ in range(3):
+            scheduler.step()
+        scheduler.pause(PauseMode.RETRACT)
+        scheduler.resume()
+        while scheduler.busy:
+            scheduler.step()
+        return [sequence.ids for sequence in sequences]
+
+    expected = played()
+    with torch.device("meta"):
+        assert played() == expected
+
+
+def test_a_device_that_is_missing_is_named(tmp_path: Path) -> None:
+    directory = save(tmp_path / "model", "qwen3", FIELDS["qwen3"])
+    if not torch.cuda.is_available():
+        assert ServedModel(directory, 64, device="auto").device.type == "cpu"
+        with pytest.raises(UsageError, match="device cuda: torch sees no GPU") as refused:
+            ServedModel(directory, 64, device="cuda")
+        assert "--device cpu" in refused.value.remedy

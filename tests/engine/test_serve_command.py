@@ -11,12 +11,13 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner
 
 from cli.machine import serve
-from engine import slots
-from engine.slots import KvShape, SlotPool
+from engine.model import slots
+from engine.model.slots import KvShape
 from infra.policy.engines import sglang_command
 from mainspring.errors import ModelError, ServiceError, UsageError
 from tests.infra.policy.engines import COMMAND, serving, serving_process
@@ -79,6 +80,14 @@ def test_port_in_use_is_named(model: Path) -> None:
 def test_arguments_the_cpu_engine_does_not_know_are_refused(model: Path) -> None:
     error = run("--model", str(model), "--tp", "4")
     assert isinstance(error, SystemExit) and error.code == 2
+
+
+def test_devices_are_named(model: Path) -> None:
+    error = run("--model", str(model), "--device", "tpu")
+    assert isinstance(error, SystemExit) and error.code == 2
+    if not torch.cuda.is_available():
+        error = run("--model", str(model), "--device", "cuda", "--no-restart")
+        assert isinstance(error, UsageError) and "--device cpu" in error.remedy
 
 
 FAKE_SGLANG = """
@@ -165,14 +174,14 @@ def test_home_is_taken_as_by_every_other_command(model: Path, tmp_path: Path) ->
 
 def test_the_batch_is_what_memory_allows(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SmolLM2-135M: 30 layers, 3 heads of 64, 8192 tokens; 128 slots of it need 45 GiB."""
-    shape = KvShape(num_layers=30, num_kv_heads=3, head_dim=64, max_length=8192)
+    shape = KvShape(token_bytes=4 * 2 * 30 * 3 * 64, max_length=8192)
     gib = 2**30
     for free, batch in ((8 * gib, 5), (16 * gib, 11), (1 * gib, 1), (10_000 * gib, 64)):
         monkeypatch.setattr(slots.psutil, "virtual_memory", lambda f=free: Memory(available=f))
-        assert slots.fitting_batch(shape) == batch
+        assert shape.fitting_batch() == batch
     monkeypatch.setattr(slots.psutil, "virtual_memory", lambda: Memory(available=8 * gib))
     with pytest.raises(ModelError, match=r"128 slots of 8192 tokens needs 45\.0 GiB") as caught:
-        SlotPool(128, shape)
+        shape.check(128)
     assert "--max-batch 11 fits with 8192 tokens" in caught.value.remedy
     assert "--context-length 1456 fits with --max-batch 64" in caught.value.remedy
     with serving(model, context_length=64) as url:

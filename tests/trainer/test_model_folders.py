@@ -11,8 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from cli.operations.checks.checklist_item import State
 from cli.operations.checks.model_item import model_item
-from engine.served_model import ServedModel
-from engine.slots import SlotPool
+from engine.model.served_model import ServedModel
 from mainspring.config.campaign import CampaignConfig
 from mainspring.errors import ModelError
 from mainspring.planning.model_shape import read_shape
@@ -119,7 +118,7 @@ def compare(model: Path, engine: object, trainer: object) -> None:
     assert isinstance(engine, ServedModel)
     reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     sequences = [torch.arange(3, 3 + length) * 7 % engine.vocab_size for length in (30, 12)]
-    pool = SlotPool(2, engine.kv_shape())
+    pool = engine.pool(2)
     logits = engine.forward(pool, [each[:-1].tolist() for each in sequences], 0)
     rows = [MaskedSequence(ids.numpy().astype(np.int32), _all_but_first(ids)) for ids in sequences]
     trained = trainer.logprobs(rows) if isinstance(trainer, PlainEngine) else None

@@ -18,10 +18,10 @@ from transformers import AutoModelForCausalLM
 from bundled.model import make_bundled_model
 from cli.bench import measure_plan
 from cli.bench.measure_plan import MeasuredCase
+from engine.model.served_model import ServedModel
 from engine.scheduler import Scheduler
 from engine.sequences import SamplingOptions
 from engine.sequences import Sequence as Request
-from engine.served_model import ServedModel
 from mainspring.algorithms.choice import advantages_of
 from mainspring.config.campaign import CampaignConfig
 from mainspring.trajectories.samples import NOT_SAMPLED, Sample
@@ -156,7 +156,7 @@ def serving(device: str, folder: Path | None) -> dict[str, Any]:
         model = folder or Path(made, "model")
         if folder is None:
             make_bundled_model(model, 0)
-        served = ServedModel(model)
+        served = ServedModel(model, device=device)
         began = time.monotonic()
         replies = _replies(served, _prompts(served.vocab_size, NUM_REQUESTS, 1))
         wall_s = time.monotonic() - began
@@ -218,7 +218,7 @@ def grpo_steps(device: str, num_steps: int = 6) -> dict[str, Any]:
         config = _config("fsdp", device, _dtype(device), optimizer={"lr": 2e-2, "warmup_steps": 0})
         rank = TrainerRank(config, model)
         for step in range(num_steps):
-            served = ServedModel(model)
+            served = ServedModel(model, device=device)
             replies = _replies(served, _prompts(served.vocab_size, 4, GROUP_SIZE))
             gaps.append(_gap(rank, replies))
             scores = [float(np.mean([token % 2 == 0 for token in r.output_ids])) for r in replies]

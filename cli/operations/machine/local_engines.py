@@ -30,6 +30,7 @@ from mainspring.config.section import BUNDLED
 from mainspring.config.settings import Settings
 from mainspring.config.training.parallel import Device
 from mainspring.ids import campaign_id
+from mainspring.model_folder.any_model import text_of
 from mainspring.status import PolicyApi, Publish
 
 HERE = ("127.0.0.1", "localhost", "::1")
@@ -251,7 +252,7 @@ def hf_config(model: Path) -> dict[str, Any]:
 
 def batch_that_fits(model: Path, config: CampaignConfig, free_bytes: int) -> int:
     """Requests at once whose KV cache takes at most half of the free memory on CPU."""
-    hf = hf_config(model)
+    hf = text_of(hf_config(model))
     heads = hf["num_attention_heads"]
     head_dim = hf.get("head_dim") or hf["hidden_size"] // heads
     per_token = 2 * hf["num_hidden_layers"] * hf.get("num_key_value_heads", heads) * head_dim * 4

@@ -51,7 +51,7 @@ def weights_digest(directory: Path) -> str | None:
     exact float32 value here. Raises ModelError."""
     digest = hashlib.sha256()
     for name, weight in sorted(read_weights(directory).items()):
-        values = _as_float32(weight)
+        values = as_float32(weight)
         if values is None:
             return None
         add_to_digest(digest, name, values)
@@ -64,7 +64,7 @@ def add_to_digest(digest: Any, name: str, values: numpy.ndarray) -> None:
     digest.update(numpy.ascontiguousarray(values).data)
 
 
-def _as_float32(weight: Weight) -> numpy.ndarray | None:
+def as_float32(weight: Weight) -> numpy.ndarray | None:
     raw = numpy.fromfile(
         weight.file, numpy.uint8, count=weight.end - weight.start, offset=weight.start
     )

@@ -19,6 +19,7 @@ from transformers.masking_utils import AttentionMaskInterface
 from mainspring.artifacts.batch_invariance import KEY_BLOCK, whole_blocks
 from mainspring.errors import ModelError
 from trainer.model.packing import PackedSequences
+from trainer.model.scores import additive, explicit, seen
 
 IMPLEMENTATION = "mainspring_packed"
 QUERY_BLOCK = 1024
@@ -128,10 +129,8 @@ def _blocks(length: int, window: int | None) -> list[tuple[int, int, int]]:
 
 def _seen(start: int, end: int, first: int, window: int | None, device: torch.device) -> Tensor:
     """[queries, keys] whether a query sees a key."""
-    distance = torch.arange(start, end, device=device)[:, None]
-    distance = distance - torch.arange(first, end, device=device)
-    seen = distance >= 0
-    return seen if window is None else seen & (distance < window)
+    positions = torch.arange(first, end, device=device)
+    return seen(positions[start - first :], positions, window)
 
 
 def _with_sinks(
@@ -160,12 +159,9 @@ def _capped(
     key, value = (_by_query_head(x, query) for x in (key, value))
 
     def block(start: int, end: int, first: int) -> Tensor:
-        scores = query[:, :, start:end] @ key[:, :, first:end].transpose(2, 3) * scale
-        scores = torch.tanh(scores / cap) * cap
-        seen = _seen(start, end, first, window, query.device)
-        scores = scores.masked_fill(~seen, -torch.inf)
-        shares = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-        return shares @ value[:, :, first:end]
+        mask = additive(_seen(start, end, first, window, query.device), query.dtype)
+        part = query[:, :, start:end], key[:, :, first:end], value[:, :, first:end]
+        return explicit(*part, mask, scale, softcap=cap)
 
     blocks = _blocks(query.shape[2], window)
     if len(blocks) == 1:

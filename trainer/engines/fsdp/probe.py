@@ -8,10 +8,6 @@ trained. Windows are made shorter than the sequences meanwhile, so that they are
 compute the same. Imported by `trainer.engines.fsdp.engine`.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -24,6 +20,7 @@ from trainer.engines.fsdp.sharding import whole
 from trainer.model.micro_batch import MicroBatch
 from trainer.model.packing import PackedSequences
 from trainer.model.processes import Processes
+from trainer.model.scores import short_windows
 
 LENGTHS = (19, 33, 12)
 WINDOW = 8
@@ -43,7 +40,7 @@ def probe(model: PackedModel, parallel: ParallelConfig, processes: Processes, na
     signs = torch.from_numpy(rng.choice([-1.0, 1.0], sum(LENGTHS)).astype(np.float32))
     signs = signs.to(processes.device)
     try:
-        with _short_windows(model.lm):
+        with short_windows(model.lm, WINDOW):
             packed, of_packed = _pass(model, [rows], signs, processes)
             with model.own_attention():
                 single = [[row] for row in rows]
@@ -129,25 +126,3 @@ def _difference(packed: dict[str, Tensor], alone: dict[str, Tensor]) -> float:
 
     apart = squared([packed[name] - grad for name, grad in alone.items()])
     return (apart / max(squared(list(alone.values())), 1e-30)) ** 0.5
-
-
-@contextmanager
-def _short_windows(lm: Any) -> Iterator[None]:
-    """Sequences of the probe are longer than every sliding window meanwhile."""
-    holders = {id(holder): holder for holder in (lm.config, lm.config.get_text_config())}
-    for module in lm.modules():
-        for holder in (module, getattr(module, "config", None)):
-            if isinstance(getattr(holder, "sliding_window", None), int):
-                holders[id(holder)] = holder
-    before = [
-        (holder, holder.sliding_window)
-        for holder in holders.values()
-        if (getattr(holder, "sliding_window", None) or 0) > WINDOW
-    ]
-    for holder, _ in before:
-        holder.sliding_window = WINDOW
-    try:
-        yield
-    finally:
-        for holder, window in before:
-            holder.sliding_window = window

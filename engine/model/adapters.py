@@ -56,6 +56,8 @@ class Adapters:
         self.directories: dict[str, Path] = {}
         """By the adapter's name."""
         self._rows: list[Rows] = []
+        self._first_row = 0
+        """First row of what a layer gets now, in the pass."""
 
     def load(self, name: str, directory: Path) -> None:
         """Raises ModelError, and then nothing has changed."""
@@ -92,12 +94,23 @@ class Adapters:
         finally:
             self._rows.clear()
 
+    @contextmanager
+    def from_row(self, row: int) -> Iterator[None]:
+        """A layer gets a part of the pass meanwhile, from its row `row` on."""
+        self._first_row = row
+        try:
+            yield
+        finally:
+            self._first_row = 0
+
     def _add(self, layer: str, module: torch.nn.Module, inputs: Any, output: Tensor) -> None:
-        """inputs [1, N, inputs], output [1, N, outputs]."""
+        """inputs [.., .., inputs], output [.., .., outputs], rows in the order of the pass."""
+        entering, leaving = inputs[0].flatten(0, -2), output.flatten(0, -2)
         for rows in self._rows:
-            if pair := self._pairs[layer].get(rows.adapter):
-                part = inputs[0][0, rows.first : rows.last]
-                output[0, rows.first : rows.last] += linear(linear(part, pair.a), pair.b)
+            first = max(0, rows.first - self._first_row)
+            last = min(len(entering), rows.last - self._first_row)
+            if first < last and (pair := self._pairs[layer].get(rows.adapter)):
+                leaving[first:last] += linear(linear(entering[first:last], pair.a), pair.b)
 
     def _read(self, directory: Path) -> dict[str, _Pair]:
         try:
@@ -122,7 +135,8 @@ class Adapters:
                     f"model's is {list(expected_shape)}",
                     remedy="serve the model that the adapter was trained on",
                 )
-            pairs[layer] = _Pair(a.float(), b.float() * scale)
+            like = module.weight
+            pairs[layer] = _Pair(a.float().to(like), (b.float() * scale).to(like))
         if weights or not pairs:
             problem = f"{sorted(weights)[0]} is no part of an adapter" if weights else "it is empty"
             raise ModelError(f"adapter {directory}: {problem}")

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from engine.padding import Padding, padded
-from engine.served_model import ServedModel
-from engine.slots import KvShape, SlotPool
+from engine.model.key_values import Heads
+from engine.model.padding import Padding, padded
+from engine.model.served_model import ServedModel
 from mainspring.artifacts.batch_invariance import MKL_VARIABLE, ROW_BLOCK, mkl_branch
 from mainspring.artifacts.cpu import this_cpu
 from mainspring.errors import EngineError
@@ -40,7 +40,7 @@ Product = Callable[[Tensor, Tensor], Tensor]
 @torch.inference_mode()
 def check(model: ServedModel) -> None:
     """Find the padding that is enough for `model`, and use it. Raises EngineError."""
-    weights, shape = model.linear_weights(), model.kv_shape()
+    weights = model.linear_weights()
     problems: list[str] = []
     padding = model.padding
     for choice in CHOICES:
@@ -52,7 +52,11 @@ def check(model: ServedModel) -> None:
         raise _depends(model, problems)
     for choice in CHOICES:
         padding = replace(padding, queries=choice)
-        problems = list(lengths_that_differ(shape, model.num_heads, padding))
+        problems = [
+            problem
+            for num_queries, heads in model.attention()
+            for problem in lengths_that_differ(heads, num_queries, padding)
+        ]
         if not problems:
             break
     else:
@@ -94,16 +98,18 @@ def products_that_differ(weights: Sequence[Tensor], product: Product) -> Iterato
                 yield f"a product with {list(weight.shape)} of {count} rows and of {len(x)}"
 
 
-def lengths_that_differ(shape: KvShape, num_heads: int, padding: Padding) -> Iterator[str]:
+def lengths_that_differ(heads: Heads, num_queries: int, padding: Padding) -> Iterator[str]:
     """One sentence for each number of keys whose result depends on the padding behind them, on the
     queries beside, or on the requests beside."""
     source = _source()
     longest = padding.of_keys(max(LENGTHS)) + padding.keys
-    group = num_heads // shape.num_kv_heads
-    size = (3, shape.num_kv_heads, longest, shape.head_dim)
-    keys, values = (torch.randn(size, generator=source) for _ in range(2))
-    width = group * max(QUERIES)
-    queries = torch.randn(3, shape.num_kv_heads, width, shape.head_dim, generator=source)
+    group = num_queries // heads.num_heads
+    keys, values = (
+        torch.randn(3, heads.num_heads, longest, width, generator=source)
+        for width in (heads.key_width, heads.value_width)
+    )
+    size = (3, heads.num_heads, group * max(QUERIES), heads.key_width)
+    queries = torch.randn(size, generator=source)
 
     def attend(num_requests: int, num_tokens: int, length: int, num_keys: int) -> Tensor:
         """Attention of the first request, [kv_heads, group * num_tokens, head_dim]."""
@@ -142,14 +148,14 @@ def requests_that_differ(model: ServedModel) -> Iterator[str]:
         for step, logits in enumerate(_logits(model, [alone])):
             if not torch.equal(logits[0], together[step][number]):
                 yield f"a request of {PROMPTS[number]} tokens, pass {step + 1}"
-    again = model.forward(SlotPool(1, model.kv_shape()), [ids[0]], 0)
+    again = model.forward(model.pool(1), [ids[0]], 0)
     if not torch.equal(again[0], together[-1][0]):
         yield f"a request of {PROMPTS[0]} tokens, computed again from its tokens"
 
 
 def _logits(model: ServedModel, ids: Sequence[list[int]]) -> list[Tensor]:
     """[R, V] after the prompts, and after each of the NUM_DECODED tokens behind them."""
-    pool = SlotPool(len(ids), model.kv_shape())
+    pool = model.pool(len(ids))
     logits = [model.forward(pool, [prompt[:-NUM_DECODED] for prompt in ids], 0)]
     for n in range(-NUM_DECODED, 0):
         logits.append(model.forward(pool, [[prompt[n]] for prompt in ids], len(ids)))

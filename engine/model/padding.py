@@ -34,7 +34,7 @@ class Padding:
 NONE = Padding()
 WHOLE = Padding(rows=ROW_BLOCK, queries=ROW_BLOCK, keys=KEY_BLOCK)
 """Enough on every processor that was tried. Which fewer rows are enough on a machine is found by
-`engine.self_test`."""
+`engine.model.self_test`."""
 
 
 def padded(values: torch.Tensor, length: int, dim: int = 0) -> torch.Tensor:

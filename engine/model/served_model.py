@@ -1,11 +1,14 @@
-"""The transformers model behind the engine: loading, the ragged forward pass, new weights in place.
+"""The transformers model behind the engine: loading, its forward pass, new weights in place.
 
-Weights are fp32. Loading checks everything before the first tensor is touched: a directory that
-does not fit leaves the served weights as they are. A model whose log-probs are not those of its own
-forward is refused at the start. A reproducible model gives a request the same bits whatever runs
-beside it and however its tokens were cut into passes: its passes are padded.
+Weights are float32 on a CPU, and bfloat16 on a GPU. Loading checks everything before the first
+tensor is touched: a directory that does not fit leaves the served weights as they are. A model is
+computed the first of three ways by which it has the log-probs of its own forward, compared at the
+start: all requests in one pass, each with a cache of its own, or each from its first token; else it
+is refused. A reproducible model gives a request the same bits whatever runs beside it and however
+its tokens were cut into passes: its passes are padded.
 """
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +18,19 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from engine import file_weights, forward_check
-from engine.adapters import Adapters
-from engine.attention import IMPLEMENTATION, plan
-from engine.file_weights import first_line
-from engine.padding import NONE, WHOLE, padded
-from engine.slots import KvShape, SlotPool
+from engine.model import file_weights, forward_check
+from engine.model.adapters import Adapters
+from engine.model.file_weights import first_line
+from engine.model.forward_check import ForwardWay
+from engine.model.key_values import Heads
+from engine.model.packed_products import PackedProducts
+from engine.model.padding import NONE, WHOLE
+from engine.model.request_caches import RequestPass
+from engine.model.slot_pass import SlotPass
+from engine.model.slots import KvShape, SlotPool
 from infra.policy.model.model_files import check_servable
 from mainspring.artifacts.stamp import machine_stamp
-from mainspring.errors import ModelError
+from mainspring.errors import ModelError, UsageError
 from mainspring.model_folder.config_file import where
 from mainspring.model_folder.refusals import SGLANG, FolderUse, check_served
 from mainspring.model_folder.weights import read_weights
@@ -33,10 +40,23 @@ _log = structlog.get_logger()
 
 class ServedModel:
     def __init__(
-        self, directory: Path, context_length: int | None = None, *, is_reproducible: bool = False
+        self,
+        directory: Path,
+        context_length: int | None = None,
+        *,
+        is_reproducible: bool = False,
+        device: str = "cpu",
     ) -> None:
         """Raises ModelError when the directory cannot be served."""
         check_servable(directory, FolderUse.SERVED)
+        self.device = _device(device)
+        on_cpu = self.device.type == "cpu"
+        if is_reproducible and not on_cpu:
+            raise UsageError(
+                f"device {self.device}: replies are reproducible on a CPU alone",
+                remedy='give --device cpu, or schedule = "fastest"',
+            )
+        self.dtype = torch.float32 if on_cpu else torch.bfloat16
         transformers_logging.disable_progress_bar()
         try:
             config = AutoConfig.from_pretrained(directory, local_files_only=True)
@@ -44,7 +64,7 @@ class ServedModel:
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 directory,
                 config=config,
-                dtype=torch.float32,
+                dtype=self.dtype,
                 attn_implementation="eager",
                 local_files_only=True,
                 ignore_mismatched_sizes=True,  # they are reported
@@ -68,17 +88,24 @@ class ServedModel:
         # A model that also sees or hears keeps its language model's figures one level down.
         self.config = config.get_text_config(decoder=True)
         check_served(self.config.to_dict(), f"{where(directory)}: {self.architecture}")
-        if not getattr(self._model, "_supports_attention_backend", False):
-            raise self._cannot_run("its attention cannot be replaced")
-        self._model.eval().set_attn_implementation(IMPLEMENTATION)
+        self._model.eval().to(self.device)
         self.padding = WHOLE if is_reproducible else NONE
         self.stamp = machine_stamp(torch.__version__, torch.backends.cpu.get_cpu_capability())
         self.adapters = Adapters(self._model)
         self.vocab_size = self._figure("vocab_size")
         self.context_length = self._context(context_length)
         self.end_ids = frozenset(self._end_ids())
-        self.weights_digest = file_weights.digest(self._model, read_weights(directory))
-        self._check_runs()
+        self._others = file_weights.others(self._model, directory)
+        self.weights_digest = self._digest(read_weights(directory))
+        packs = on_cpu and not is_reproducible
+        self._products = PackedProducts(self._model) if packs else None
+        self._pack()
+        self._way = self._found_way()
+        if is_reproducible and (why := self._way.inexact(self.context_length)):
+            raise ModelError(
+                f"{where(directory)}: {self.architecture} cannot be served reproducibly: {why}",
+                remedy='serve it without --reproducible, for schedule = "fastest"',
+            )
 
     @property
     def architecture(self) -> str:
@@ -117,40 +144,58 @@ class ServedModel:
         ends.add(self.tokenizer.eos_token_id)
         return {end for end in ends if isinstance(end, int)}
 
-    def _check_runs(self) -> None:
-        """An architecture that the engine cannot run, or computes otherwise, shows now."""
-        try:
-            problem = forward_check.problem(self, self._model)
-        except ModelError:
-            raise
-        except Exception as error:  # of the model's own code, which may raise anything
-            reason = first_line(error)
-            if isinstance(error, TypeError):
-                reason = f"its code does not call attention as this engine gives it ({reason})"
-            raise self._cannot_run(reason) from error
-        if problem is not None:
-            raise self._cannot_run(problem)
-
-    def kv_shape(self, max_length: int | None = None) -> KvShape:
-        heads = self.num_heads
-        num_layers = self._figure("num_hidden_layers")
-        head_dim = getattr(self.config, "head_dim", None) or self.config.hidden_size // heads
-        length = max_length or self.context_length
-        return KvShape(
-            num_layers=num_layers,
-            num_kv_heads=getattr(self.config, "num_key_value_heads", None) or heads,
-            head_dim=head_dim,
-            max_length=self.padding.of_keys(length),
+    def _found_way(self) -> ForwardWay:
+        """An architecture that a way computes otherwise than its own code shows now."""
+        ways: tuple[Callable[[], ForwardWay], ...] = (
+            lambda: SlotPass(self._model, self.adapters),
+            lambda: RequestPass(self._model, self.adapters, keeps=True),
+            lambda: RequestPass(self._model, self.adapters, keeps=False),
         )
+        problems: list[str] = []
+        for make in ways:
+            found: ForwardWay | None = None
+            try:
+                with torch.inference_mode():
+                    found = make()
+                wrong = forward_check.problem(found, self._model, self.vocab_size, self.padding)
+            except Exception as error:  # of the model's own code, which may raise anything
+                wrong = first_line(error)
+            if found is not None and wrong is None:
+                if problems:
+                    _log.warning(
+                        "requests are not computed together", kept=found.name, why=problems
+                    )
+                return found
+            if found is not None:
+                found.undo()
+            problems.append(wrong or "")
+        raise self._cannot_run(problems[0])
+
+    def shape(self) -> KvShape:
+        """Size of a slot."""
+        return self._way.shape(self._slot_length(None))
+
+    def pool(self, num_slots: int, max_length: int | None = None) -> SlotPool:
+        """Raises ModelError when the memory does not hold it."""
+        length = self._slot_length(max_length)
+        self._way.shape(length).check(num_slots)
+        return self._way.pool(num_slots, length)
+
+    def _slot_length(self, max_length: int | None) -> int:
+        return self.padding.of_keys(max_length or self.context_length)
+
+    @property
+    def kept(self) -> str:
+        """How requests are kept: in "slots", in caches of "requests", or "none"."""
+        return self._way.name
 
     @property
     def is_reproducible(self) -> bool:
         return self.padding is not NONE
 
-    @property
-    def num_heads(self) -> int:
-        """Heads of queries."""
-        return self._figure("num_attention_heads")
+    def attention(self) -> Iterable[tuple[int, Heads]]:
+        """Heads of queries, and what is kept of a token, of layers that differ in these."""
+        return self._way.attention
 
     def linear_weights(self) -> list[torch.Tensor]:
         """[outputs, inputs] of every product in a pass."""
@@ -167,26 +212,10 @@ class ServedModel:
     ) -> torch.Tensor:
         """Run `new_ids[i]` behind what slot i holds, with the adapter that `adapters[i]` names;
         the logits after each one's last, [R, V]."""
-        pool.written.clear()
-        counts = [len(ids) for ids in new_ids]
-        ragged = plan(pool, counts, num_decoding, self.padding)
-        ids = torch.tensor([token for ids in new_ids for token in ids])
-        last = torch.tensor(counts).cumsum(0) - 1
-        with self.adapters.applied(adapters or [None] * len(counts), counts):
-            output = self._model(
-                input_ids=self._rows(ids)[None],
-                position_ids=self._rows(ragged.positions)[None],
-                use_cache=False,
-                logits_to_keep=self._rows(last),
-                ragged=ragged,
-            )
-        pool.record(ragged.slots, ragged.positions, ids)
-        for slot, count in enumerate(counts):
-            pool.lengths[slot] += count
-        return output.logits[0, : len(counts)].float()
-
-    def _rows(self, values: torch.Tensor) -> torch.Tensor:
-        return padded(values, self.padding.of_rows(len(values)))
+        names = adapters or [None] * len(new_ids)
+        logits = self._way.logits(pool, new_ids, num_decoding, names, self.padding)
+        pool.extend(new_ids)
+        return logits.float()
 
     def load_weights(self, directory: Path) -> None:
         """Replace all weights in place. Raises ModelError, and then nothing has changed."""
@@ -207,4 +236,26 @@ class ServedModel:
     def _replace(self, loaded: dict[str, torch.Tensor], source: str) -> None:
         names = list(loaded)
         file_weights.replace(self._model, loaded, source)
-        self.weights_digest = file_weights.digest(self._model, names)
+        self._pack()
+        self.weights_digest = self._digest(names)
+
+    def _pack(self) -> None:
+        if self._products is not None:
+            self._products.pack()
+
+    def _digest(self, names: Iterable[str]) -> str | None:
+        if self.dtype is not torch.float32:  # rounded, so other values than the files have
+            return None
+        return file_weights.digest(self._model, {*names, *self._others}, self._others)
+
+
+def _device(name: str) -> torch.device:
+    """First GPU, else the CPU, where `name` is "auto". Raises UsageError."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError(
+            "device cuda: torch sees no GPU on this machine",
+            remedy="give --device cpu, or install a torch for the machine's GPU",
+        )
+    return torch.device(name)

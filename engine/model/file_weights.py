@@ -7,7 +7,7 @@ by `served_model` alone.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers.core_model_loading import revert_weight_conversion
 
-from infra.policy.model.weight_files import add_to_digest
+from infra.policy.model.weight_files import add_to_digest, as_float32
 from mainspring.errors import ModelError
-from mainspring.model_folder.weights import read_weights
+from mainspring.model_folder.weights import Weight, read_weights
 
 OTHER_ARCHITECTURE = "publish weights of the architecture the engine was started with"
 
@@ -58,18 +58,35 @@ def replace(model: Any, loaded: dict[str, Tensor], source: str) -> None:
             weight.copy_(updates[name])
 
 
-def digest(model: Any, names: Iterable[str]) -> str | None:
+def others(model: Any, directory: Path) -> dict[str, Weight]:
+    """Weights of the files there that the model does not take, as those of a vision part."""
+    weights = read_weights(directory)
+    state: dict[str, Tensor] = model.state_dict()
+    if state.keys() >= weights.keys():
+        return {}
+    own = state.keys() | _in_files(model).keys()
+    return {name: weight for name, weight in weights.items() if name not in own}
+
+
+def digest(model: Any, names: Iterable[str], others: Mapping[str, Weight]) -> str | None:
     """Digest of the weights in memory, as `weights_digest` of infra.policy.model.weight_files is of
-    files with weights of these `names`; None when the files hold more than the model's weights."""
+    files with weights of these `names`, of which `others` never change; None when a name is no
+    weight, or its file is gone."""
     ordered = sorted(names)
     state: dict[str, Tensor] = model.state_dict()
-    if not state.keys() >= set(ordered):
+    if not state.keys() >= set(ordered) - others.keys():
         state = state | _in_files(model)
     sha256 = hashlib.sha256()
     for name in ordered:
-        if name not in state:
+        if name in state:
+            values = state[name].detach().float().cpu().numpy()
+        elif name in others and others[name].file.exists():
+            values = as_float32(others[name])
+        else:
+            values = None
+        if values is None:
             return None
-        add_to_digest(sha256, name, state[name].detach().numpy())
+        add_to_digest(sha256, name, values)
     return sha256.hexdigest()
 
 
