@@ -17,6 +17,7 @@ from mainspring.model_folder.config_file import (
     read_json,
     where,
 )
+from mainspring.model_folder.families import FAMILIES
 from mainspring.model_folder.folder import check_folder
 from mainspring.model_folder.refusals import FolderUse
 
@@ -40,7 +41,24 @@ def check_model_directory(directory: Path, use: FolderUse = FolderUse.TRAINED) -
 def check_servable(directory: Path, use: FolderUse = FolderUse.READ) -> None:
     """Raises ModelError unless an engine can serve it: a tokenizer, a config, whole weights."""
     check_tokenizer_files(directory)
-    check_folder(directory, use)
+    kind = check_folder(directory, use)["model_type"]
+    if use in (FolderUse.SERVED, FolderUse.ANY_MODEL) and kind not in FAMILIES:
+        _check_known(directory, kind)
+
+
+def _check_known(directory: Path, kind: str) -> None:
+    """Such a model is computed by transformers' code: it must be there before weights are read."""
+    try:
+        import transformers  # a second of CPU, which the four families are spared
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    except ImportError:  # the machine that computes it has it, and judges there
+        return
+    if kind not in CONFIG_MAPPING_NAMES:
+        raise ModelError(
+            f"model directory {directory}: transformers {transformers.__version__} does not know "
+            f"model_type {kind!r}",
+            remedy="use another model, or install a transformers that knows it",
+        )
 
 
 def check_tokenizer_files(directory: Path) -> None:

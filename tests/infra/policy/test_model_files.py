@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 from infra.policy.model.model_files import check_model_directory, check_servable, read_facts
 from infra.policy.model.weight_files import check_same_weights, weights_digest
 from mainspring.errors import ModelError
+from mainspring.model_folder.refusals import FolderUse
 from mainspring.model_folder.weights import INDEX, SINGLE, read_weights
 from tests.infra.policy.tiny_model import make_tokenizer, save_tiny_model
 
@@ -126,6 +127,16 @@ def test_weights_of_another_user_have_a_remedy_of_their_own(model: Path) -> None
         )
     assert f"{SINGLE}: may not be read by user 65534 | " in said.stdout
     assert f"chmod -R a+rX {shared}" in said.stdout
+
+
+@pytest.mark.parametrize("use", [FolderUse.SERVED, FolderUse.ANY_MODEL])
+def test_what_transformers_does_not_know_is_refused_before_weights_are_read(
+    model: Path, use: FolderUse
+) -> None:
+    edit(model / "config.json", model_type="qwen99", architectures=["Qwen99ForCausalLM"])
+    with pytest.raises(ModelError, match="does not know model_type 'qwen99'"):
+        check_model_directory(model, use)
+    check_servable(model)  # SGLang judges for itself
 
 
 def test_an_engine_may_serve_what_cannot_be_trained(model: Path) -> None:
