@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
-from engine.scheduler import PauseMode
+from engine.scheduler import Memory, PauseMode
 from engine.sequences import SchemaViolation
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -29,6 +29,15 @@ class GenerateBody(BaseModel):
 
 class PauseBody(BaseModel):
     mode: PauseMode = PauseMode.ABORT
+
+
+class MemoryBody(BaseModel):
+    tags: frozenset[Memory] | None = None
+    """None or empty: all."""
+
+    @property
+    def parts(self) -> frozenset[Memory]:
+        return self.tags or frozenset(Memory)
 
 
 class UpdateBody(BaseModel):
