@@ -11,11 +11,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import httpx
 
 from infra.policy.weight_label import WeightLabel
+
+if TYPE_CHECKING:
+    from infra.policy.engines.dialects.lent_memory import MemoryRoutes
 
 Json = dict[str, Any]
 
@@ -87,6 +90,11 @@ class EngineDialect(Protocol):
     """Path and body by which requests in flight are taken back, and later ones wait."""
     resume: tuple[str, Json]
     """Path and body after which it generates again; nothing happens where it is not held."""
+
+    @property
+    def memory(self) -> "MemoryRoutes":
+        """How it gives its memory away and takes it again."""
+        ...
 
     async def info(self, calls: Calls, engine: str) -> Json:
         """Facts about what the engine serves now, at least `weight_version`."""
