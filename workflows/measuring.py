@@ -31,6 +31,7 @@ with workflow.unsafe.imports_passed_through():
     from mainspring.protocol.run import PolicyEvaluation, RunProgress, RunState
     from workflows import activity_calls, search
     from workflows.playing import cancel_elsewhere
+    from workflows.publishing import left_without_memory
     from workflows.waiting import Waits
 
 ADOPT_LOOK_S = 10.0
@@ -76,6 +77,7 @@ async def measure(state: CampaignState, seen: Survey, waits: Waits) -> None:
                 CheckInput(campaign=state.campaign, group=group, version=version),
                 summary=f"log-probs of version {version}",
             )
+        left_without_memory(state)
 
 
 async def _evaluate(state: CampaignState, split: str, greedy: bool) -> RunProgress:

@@ -122,13 +122,15 @@ async def test_a_real_engine_tells_and_is_never_lost(
         line.fail(path, fault)
         if await lent(line.url) is not None:
             assert await lent(line.url) is None
-        memory = httpx.get(real + "/server_info").json()["memory"]
+        async with httpx.AsyncClient(base_url=real, timeout=60) as http:
+            memory = (await http.get("/server_info")).json()["memory"]
         assert memory["released"] == ["kv_cache", "weights"] and memory["weights_bytes"] == 0
         line.fail(path, fault)
         if await published(line.url, model) is not None:
             assert await published(line.url, model) is None
     body = {"input_ids": [5, 6], "sampling_params": {"max_new_tokens": 2, "ignore_eos": True}}
-    answer = httpx.post(real + "/generate", json=body, timeout=60).json()
+    async with httpx.AsyncClient(base_url=real, timeout=60) as http:
+        answer = (await http.post("/generate", json=body)).json()
     assert answer["meta_info"]["weight_version"] == str(NEW)
 
 

@@ -8,6 +8,7 @@ matter of `engine_weights`. Used by the dialects and by what lends.
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from infra.policy.engines.dialects.protocol import Calls, EngineDialect, Json
@@ -66,8 +67,8 @@ async def _is_lent(calls: Calls, dialect: EngineDialect, engine: str) -> tuple[b
     is_lent = await dialect.memory.is_lent(calls, engine)
     if is_lent is None and label in _UNDER_WAY:
         raise EngineFailing(
-            f"policy engine {engine} does not tell whether it has given its memory away: what asked "
-            "it has died meanwhile",
+            f"policy engine {engine} does not tell whether it has given its memory away: what "
+            "asked it has died meanwhile",
             remedy="start the engine again",
         )
     return label == LENT if is_lent is None else is_lent, label
@@ -79,7 +80,5 @@ async def _name(calls: Calls, engine: str, label: str) -> None:
 
 
 async def _post(calls: Calls, engine: str, route: tuple[str, Json]) -> None:
-    try:
+    with suppress(MalformedReply):  # SGLang and vLLM answer 200 with nothing
         await calls.post(engine, *route)
-    except MalformedReply:
-        pass  # SGLang and vLLM answer 200 with nothing
