@@ -21,7 +21,7 @@ from typing import Any, Self
 from infra.db.nodes.engines import EngineLook
 from infra.policy.engines.adapter_loading import AdapterLoading, loaded_at, of_adapter, under
 from infra.policy.engines.balancer import Balancer, EngineMember
-from infra.policy.engines.device_turn import DeviceTurn
+from infra.policy.engines.device_turn import SINCE_CUT_S, DeviceTurn
 from infra.policy.engines.dialects.protocol import EngineDialect
 from infra.policy.engines.dialects.sglang import SGLangDialect
 from infra.policy.engines.engine_look import look
@@ -59,7 +59,7 @@ MAX_CLOSED = 5
 """Connections that may close in a row under a request that gets no further. Engines that are killed
 from outside close several, and a rollout must not be masked for it: with 2, a schedule of random
 kills masked two rollouts of 1,424, and so changed a reproducible campaign's weights."""
-RESUME_DELAY_S = 0.05
+RESUME_DELAY_S = SINCE_CUT_S
 """Between an abort and the rest: an operator aborting in a loop must not become a busy one."""
 RETURN_S = 10.0
 """How long a request waits for an engine that is started again, before its caller has to retry:

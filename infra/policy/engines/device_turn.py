@@ -15,6 +15,8 @@ from mainspring.errors import EngineBusy
 from mainspring.words.figures import duration
 
 LOOK_S = 0.5
+SINCE_CUT_S = 0.05
+"""From the end of a request that was cut off to the next one."""
 WAIT_S = 120.0
 """A step may take far longer; then the caller asks again, as its own attempt has a bound."""
 
@@ -28,11 +30,11 @@ class DeviceTurn:
         self._looking = asyncio.Lock()
 
     async def come(self, *, anew: bool = False) -> None:
-        """Wait until engines have the devices. `anew`: what was seen before now does not count: a
-        request was cut off, most likely by the trainer that took them. Raises EngineBusy,
-        DatabaseError."""
+        """Wait until engines have the devices. `anew`: a request was cut off SINCE_CUT_S ago, most
+        likely by the trainer that took them: what was seen before does not count. Raises
+        EngineBusy, DatabaseError."""
         now = time.monotonic()
-        until, since = now + WAIT_S, now if anew else now - LOOK_S
+        until, since = now + WAIT_S, now - (SINCE_CUT_S if anew else LOOK_S)
         while (holder := await self._look(since)) is not None:
             if time.monotonic() > until:
                 raise EngineBusy(
