@@ -20,6 +20,7 @@ from cli.operations.checks.memory_item import memory_here, memory_item
 from cli.operations.checks.model_item import as_before, model_bytes, model_item
 from cli.operations.checks.named_parts import unusable
 from cli.operations.checks.sandboxes_here import backends_here, probe_here
+from cli.operations.checks.shared_devices import not_lending
 from cli.operations.machine import fleet_extensions, local_engines
 from cli.operations.machine.gpus_here import gpus_here
 from cli.operations.machine.local_engines import EngineKind, Hardware
@@ -202,6 +203,8 @@ async def engine_item(config: CampaignConfig, url: str, settings: Settings) -> I
     if served.mismatch:
         fix = "start an engine with policy.model, or correct policy.engines"
         return Item(what, State.MISSING, served.mismatch, fix)
+    if why := await not_lending(config, url, settings):
+        return Item(what, State.MISSING, why.message, why.remedy, True)
     if config.schedule is Schedule.REPRODUCIBLE and not served.reproducible:
         text = "its replies depend on which requests run together"
         fix = f'start it again: {_by_hand(config, settings)}; or set schedule = "fastest"'
@@ -289,6 +292,8 @@ def _gpu_item(config: CampaignConfig, hardware: Hardware, ray_address: str) -> I
         text = f"{ranks} on CUDA: Ray has {wait_s:g} s to place them (trainer.placement_timeout_s)"
         return Item("device", State.OK, text)
     text = f"{ranks} on CUDA; GPUs here: {len(hardware.gpus)}"
+    if config.trainer.colocate:
+        text += ", which ranks and engines have in turns"
     if len(hardware.gpus) >= world_size:
         return Item("device", State.OK, text)
     fix = 'set trainer.device = "cpu" for a small model'

@@ -27,6 +27,7 @@ from cli.operations.machine.fleet import ONE_THREAD, Member
 from infra.db import leases
 from infra.db.connect import open_database
 from infra.db.leases import LeaseLost, ProcessLease
+from infra.policy.engines.dialects.sglang import MEMORY_SAVER
 from infra.policy.engines.engine_check import adapter_arguments
 from infra.policy.model.model_files import read_facts
 from mainspring.algorithms.schedule import Schedule
@@ -55,6 +56,8 @@ SLOTS_PER_RUNNING = 2
 brings torch)."""
 SHARED_GPU_FRACTION = "0.35"
 """Share of a GPU's memory that SGLang may take where the trainer needs the same GPU."""
+TURN_GPU_FRACTION = "0.8"
+"""The same where ranks and engine have the GPU in turns: ranks keep their CUDA context."""
 FIRST_VERSION = "base"
 """Not a policy version: the first request brings the engine up to date."""
 
@@ -236,7 +239,11 @@ def _sglang(
     member.arguments += ["--engine", "sglang", "--context-length", str(length)]
     if config.adapter_rank:
         member.arguments += adapter_arguments(config.adapter_rank)
-    if not rest:
+    if config.trainer.colocate:
+        # In turns: the engine may have what the ranks leave, which is all but their contexts.
+        member.arguments += [MEMORY_SAVER, "--mem-fraction-static", TURN_GPU_FRACTION]
+        rest = gpus_of_trainer(config, hardware) or hardware.gpus
+    elif not rest:
         member.arguments += ["--mem-fraction-static", SHARED_GPU_FRACTION]
         rest = hardware.gpus[:1]
     number = int(name.partition("-")[2] or 1) - 1
