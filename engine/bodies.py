@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
-from engine.scheduler import Memory, PauseMode
+from engine.scheduler import MemoryTag, PauseMode
 from engine.sequences import SchemaViolation
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -32,12 +32,12 @@ class PauseBody(BaseModel):
 
 
 class MemoryBody(BaseModel):
-    tags: frozenset[Memory] | None = None
+    tags: frozenset[MemoryTag] | None = None
     """None or empty: all."""
 
     @property
-    def parts(self) -> frozenset[Memory]:
-        return self.tags or frozenset(Memory)
+    def parts(self) -> frozenset[MemoryTag]:
+        return self.tags or frozenset(MemoryTag)
 
 
 class UpdateBody(BaseModel):

@@ -38,7 +38,7 @@ class PauseMode(StrEnum):
     """Requests in flight stop and resume later on the KV they have."""
 
 
-class Memory(StrEnum):
+class MemoryTag(StrEnum):
     """Parts of its memory that an engine can give away; SGLang's tags."""
 
     KV_CACHE = "kv_cache"
@@ -73,7 +73,7 @@ class Scheduler:
         self.num_cached_tokens = 0
         """Since the start, also of requests that were aborted."""
         self.pool = model.pool(SLOTS_PER_RUNNING * max_batch)
-        self.released: frozenset[Memory] = frozenset()
+        self.released: frozenset[MemoryTag] = frozenset()
         """Memory that was given away."""
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
@@ -178,26 +178,26 @@ class Scheduler:
     def resume(self) -> None:
         self.paused = False
 
-    def release_memory(self, parts: frozenset[Memory]) -> bool:
+    def release_memory(self, parts: frozenset[MemoryTag]) -> bool:
         """Give memory away; requests wait until it is taken again. False while requests run."""
         if self.is_updating or (self.running and not self.paused):
             return False
         self._retract()
-        if Memory.KV_CACHE in parts - self.released:
+        if MemoryTag.KV_CACHE in parts - self.released:
             self.pool = self.model.pool(1)  # lookups need one
-        if Memory.WEIGHTS in parts - self.released:
+        if MemoryTag.WEIGHTS in parts - self.released:
             self.model.drop_weights()
             self.weight_version = GIVEN_AWAY
         self.released |= parts
         self.model.free_unused()
         return True
 
-    def resume_memory(self, parts: frozenset[Memory]) -> None:
+    def resume_memory(self, parts: frozenset[MemoryTag]) -> None:
         """Take memory again. Raises ModelError where it is not free, and then nothing has changed.
         What was in it is lost: weights have to come before anything is generated."""
-        if Memory.KV_CACHE in parts & self.released:
+        if MemoryTag.KV_CACHE in parts & self.released:
             self.pool = self.model.pool(SLOTS_PER_RUNNING * self.max_batch)
-        if Memory.WEIGHTS in parts & self.released:
+        if MemoryTag.WEIGHTS in parts & self.released:
             self.model.make_room()
         self.released -= parts
 

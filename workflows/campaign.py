@@ -46,10 +46,15 @@ with workflow.unsafe.imports_passed_through():
     from mainspring.status import CampaignStatus
     from workflows import activity_calls
     from workflows.admitting import GroupAdmission
-    from workflows.measuring import evaluation_groups, measure
+    from workflows.measuring import (
+        evaluation_groups,
+        left_without_memory,
+        measure,
+        publish,
+        publish_at_the_end,
+    )
     from workflows.pausing import Pausing
     from workflows.playing import cancel_elsewhere
-    from workflows.publishing import left_without_memory, publish, publish_at_the_end
     from workflows.waiting import Waits
 
 STEPS_PER_RUN = 200

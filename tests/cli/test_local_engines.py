@@ -116,6 +116,14 @@ def test_colocated_engines_have_the_trainers_gpus_and_can_give_memory(model: Pat
     assert started["trainer"].answers is None
 
 
+def test_sglang_is_started_from_the_environment_that_is_named(model: Path) -> None:
+    urls = ("http://127.0.0.1:30000",)
+    settings = Settings(sglang_env="/opt/sglang")
+    started = members(settings, campaign(model, *urls), urls, gpus(2))
+    [engine] = [each for each in started if each.name == "engine"]
+    assert engine.arguments[engine.arguments.index("--env") + 1] == "/opt/sglang"
+
+
 async def test_an_engine_that_cannot_give_memory_is_missing(model: Path, tmp_path: Path) -> None:
     with fake_engine() as fake:
         config = campaign(model, fake.url, engine="fsdp", colocate=True)

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from engine.scheduler import GIVEN_AWAY
-from engine.served_model import ServedModel
+from engine.model.served_model import ServedModel
 from tests.infra.policy.engines import Reference, running, serving, until
 from tests.infra.policy.tiny_model import save_tiny_model
 

@@ -24,7 +24,7 @@ def own_part(tensor: Tensor) -> Tensor:
 
 
 def states_of(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
-    """What it keeps of weights; gradients are none of it."""
+    """State that it keeps of weights, without gradients."""
     for state in optimizer.state.values():
         yield from (own_part(value) for value in state.values() if isinstance(value, Tensor))
 

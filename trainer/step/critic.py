@@ -74,7 +74,7 @@ class Critic:
         return self.engine.optimizer(OptimizerConfig.model_validate(fields, context=STORED))
 
     def held(self) -> Iterator[Tensor]:
-        """What leaves the device with the policy."""
+        """Weights and moments, which leave the device with the policy's."""
         yield from self.engine.weights.named().values()
         if isinstance(self._optimizer, MovableOptimizer):
             yield from self._optimizer.held()

@@ -70,6 +70,9 @@ def require(campaign: str, items: Sequence[Item]) -> None:
     )
 
 
+NO_SGLANG = "SGLang is not installed here, and MAINSPRING_SGLANG_ENV names no other environment"
+
+
 async def of_this_machine(
     config: CampaignConfig, settings: Settings, hardware: Hardware
 ) -> list[Item]:
@@ -224,7 +227,7 @@ async def _engine_here(
         return Item(what, State.MISSING, "does not answer", f"start it: {by_hand}", True)
     if local_engines.kind_for(config, hardware) is EngineKind.SGLANG:
         return Item(what, State.STARTS, "SGLang on this machine's GPUs")
-    why = "no GPU here" if not hardware.gpus else "SGLang is not installed in this environment"
+    why = "no GPU here" if not hardware.gpus else NO_SGLANG
     if config.policy.model == BUNDLED:
         why = "bundled model"
     elif config.schedule is Schedule.REPRODUCIBLE:

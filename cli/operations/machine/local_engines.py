@@ -6,7 +6,6 @@ without being told. Pure decisions here, the processes are `cli.operations.machi
 """
 
 import asyncio
-import importlib.util
 import json
 import math
 import os
@@ -29,12 +28,13 @@ from infra.db.connect import open_database
 from infra.db.leases import LeaseLost, ProcessLease
 from infra.policy.engines.dialects.sglang import MEMORY_SAVER
 from infra.policy.engines.engine_check import adapter_arguments
+from infra.policy.engines.engine_environment import has_module, python_of
 from infra.policy.model.model_files import read_facts
 from mainspring.algorithms.schedule import Schedule
 from mainspring.artifacts import batch_invariance, layout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.section import BUNDLED
-from mainspring.config.settings import Settings
+from mainspring.config.settings import Settings, configured_settings
 from mainspring.config.training.parallel import Device
 from mainspring.errors import DatabaseError
 from mainspring.ids import campaign_id
@@ -76,15 +76,17 @@ class Hardware:
     gpus: tuple[str, ...]
     """Indices or ids of the GPUs that this process may use."""
     has_sglang: bool
-    """Installed in this environment."""
+    """Installed in this environment, or in the one that MAINSPRING_SGLANG_ENV names."""
     free_memory_bytes: int
     cores: int
 
 
 def this_machine() -> Hardware:
+    """Raises UsageError where MAINSPRING_SGLANG_ENV names no environment."""
+    env = configured_settings().sglang_env
     return Hardware(
         visible_gpus(),
-        importlib.util.find_spec("sglang") is not None,
+        has_module(python_of(Path(env) if env else None), "sglang"),
         psutil.virtual_memory().available,
         os.cpu_count() or 1,
     )
@@ -237,6 +239,8 @@ def _sglang(
     if config.policy.model != BUNDLED:
         length = min(length, read_facts(Path(config.policy.model)).max_context or length)
     member.arguments += ["--engine", "sglang", "--context-length", str(length)]
+    if settings.sglang_env:
+        member.arguments += ["--env", settings.sglang_env]
     if config.adapter_rank:
         member.arguments += adapter_arguments(config.adapter_rank)
     if config.trainer.colocate:

@@ -2,14 +2,12 @@
 
 Invariants: whether an engine has its memory is told by the engine where it can, else by its label,
 which changes before and after: an engine that died, or whose caller died, is never asked twice for
-what ends it; the labels are those of no version, so that nothing is trained on that such an engine
-says; it is held before, and nothing is in flight at it while it lends. What it loads after is a
-matter of `engine_weights`. Used by the dialects and by what lends.
+what ends it; the labels are those of no version, so that no reply of such an engine is trained on;
+it is held before, and nothing is in flight at it while it lends. The load that follows is a matter
+of `engine_weights`. Used by the dialects and by what lends.
 """
 
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from infra.policy.engines.dialects.protocol import Calls, EngineDialect, Json
 from infra.policy.protocol import MalformedReply
@@ -18,17 +16,6 @@ from mainspring.errors import EngineFailing
 LENDING, LENT, TAKING, TAKEN = "releasing", "released", "taking-memory", "took-memory"
 """Labels: before memory is given, without it, before it is taken, and with nothing in it yet."""
 _UNDER_WAY = (LENDING, TAKING)
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryRoutes:
-    end: tuple[str, Json]
-    """Path and body by which requests in flight end with what they have, and later ones wait."""
-    give: tuple[str, Json]
-    take: tuple[str, Json]
-    is_lent: Callable[[Calls, str], Awaitable[bool | None]]
-    """Whether an engine is without its memory; None where it does not tell. Raises UnfitEngine for
-    one that was started so that it cannot give it."""
 
 
 async def lend(calls: Calls, dialect: EngineDialect, engine: str) -> bool:

@@ -11,14 +11,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import httpx
 
 from infra.policy.weight_label import WeightLabel
-
-if TYPE_CHECKING:
-    from infra.policy.engines.dialects.lent_memory import MemoryRoutes
 
 Json = dict[str, Any]
 
@@ -85,6 +82,19 @@ class PausedEngine:
         return f"if no weights are being loaded: curl -X POST {self.url}{self.resume_path}"
 
 
+@dataclass(frozen=True, slots=True)
+class LendingRoutes:
+    """How an engine gives its memory away and takes it again: `lent_memory` asks."""
+
+    end: tuple[str, Json]
+    """Path and body by which requests in flight end with what they have, and later ones wait."""
+    give: tuple[str, Json]
+    take: tuple[str, Json]
+    is_lent: Callable[[Calls, str], Awaitable[bool | None]]
+    """Whether an engine is without its memory; None where it does not tell. Raises UnfitEngine for
+    one that was started so that it cannot give it."""
+
+
 class EngineDialect(Protocol):
     hold: tuple[str, Json]
     """Path and body by which requests in flight are taken back, and later ones wait."""
@@ -92,7 +102,7 @@ class EngineDialect(Protocol):
     """Path and body after which it generates again; nothing happens where it is not held."""
 
     @property
-    def memory(self) -> "MemoryRoutes":
+    def memory(self) -> LendingRoutes:
         """How it gives its memory away and takes it again."""
         ...
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import httpx
 import structlog
 
-from infra.policy.engines.dialects.lent_memory import MemoryRoutes
 from infra.policy.engines.dialects.protocol import (
     Calls,
     EngineRequest,
     Json,
+    LendingRoutes,
     PausedEngine,
     Streaming,
 )
@@ -38,7 +38,7 @@ class SGLangDialect:
     hold: tuple[str, Json] = ("/pause_generation", {"mode": "retract"})
     resume: tuple[str, Json] = ("/continue_generation", {})
 
-    memory = MemoryRoutes(
+    memory = LendingRoutes(
         # SGLang ends where it gives memory away under a request, also under one that waits.
         end=("/pause_generation", {"mode": "abort"}),
         give=("/release_memory_occupation", {}),

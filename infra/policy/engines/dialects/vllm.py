@@ -24,11 +24,12 @@ from pathlib import Path
 
 import httpx
 
-from infra.policy.engines.dialects.lent_memory import LENDING, LENT, TAKEN, TAKING, MemoryRoutes
+from infra.policy.engines.dialects.lent_memory import LENDING, LENT, TAKEN, TAKING
 from infra.policy.engines.dialects.protocol import (
     Calls,
     EngineRequest,
     Json,
+    LendingRoutes,
     PausedEngine,
     Streaming,
 )
@@ -75,8 +76,8 @@ class VllmDialect:
         self._trained_at = trained_at
 
     @property
-    def memory(self) -> MemoryRoutes:
-        return MemoryRoutes(
+    def memory(self) -> LendingRoutes:
+        return LendingRoutes(
             end=self.hold,
             # With level 1 it would keep a copy of the old weights in the host's memory.
             give=("/sleep?level=2", {}),
