@@ -8,8 +8,8 @@ import httpx
 import psutil
 import pytest
 
-from engine.scheduler import GIVEN_AWAY
 from engine.model.served_model import ServedModel
+from engine.scheduler import GIVEN_AWAY
 from tests.infra.policy.engines import Reference, running, serving, until
 from tests.infra.policy.tiny_model import save_tiny_model
 
