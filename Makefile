@@ -25,7 +25,7 @@ PYTEST = TMPDIR=$$(.ci/memory-folder noexec) $(BIN)/python -m pytest -n 3 --dist
 # A real engine takes a minute or two to start; those that are not installed skip, here and in test-all.
 ENGINE_TESTS = $(BIN)/python -m pytest -n 0 -s tests/conformance/test_real_engines.py
 
-.PHONY: help install quickstart test test-all test-slow test-changed test-model test-vllm test-sglang agents test-agents verifiers locks pytest chaos lint \
+.PHONY: help install install-gpu quickstart test test-all test-slow test-changed test-model test-vllm test-sglang agents test-agents verifiers locks pytest chaos lint \
 	fmt clean distclean constraints constraints-harbor
 
 help: ## this list
@@ -44,6 +44,11 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet $(TORCH) -c constraints.txt
 	$(BIN)/python -m pip install --quiet -e '.[train,swe,mlflow,wandb,otel,dev]' -c constraints.txt
 	@touch $@
+
+install-gpu: ## make .venv-sglang with SGLang for GPUs, pinned (for `mainspring serve --env .venv-sglang`)
+	$(PYTHON) -m venv .venv-sglang
+	.venv-sglang/bin/python -m pip install --quiet -r requirements-sglang.txt
+	@echo "export MAINSPRING_SGLANG_ENV=$(CURDIR)/.venv-sglang  # then mainspring train starts SGLang from it"
 
 quickstart: install ## a whole campaign on this machine, with report (SEED=0)
 	$(BIN)/mainspring quickstart --seed $(SEED)

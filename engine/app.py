@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from engine.adapter_routes import AdapterRoutes
 from engine.bodies import AbortBody, GenerateBody, PauseBody, parse
 from engine.load_routes import LoadRoutes
+from engine.memory_routes import MemoryRoutes, held_memory
 from engine.scheduler import PauseMode, Scheduler
 from engine.sequences import (
     InvalidRequest,
@@ -62,7 +63,7 @@ class Routes:
         self._engine = engine
         self._loads = loads
         self._scheduler = scheduler
-        """Read here without the engine thread: its weight_version and paused flag alone."""
+        """Read here without the engine thread: its weight_version and flags alone."""
         self._model = scheduler.model
         self._adapters = adapters
         self._started_at = time.time()
@@ -198,8 +199,9 @@ class Routes:
         return Response(status_code=200 if self._engine.healthy else 503)
 
     async def health_generate(self, request: Request) -> Response:
-        """One token through the model; a paused engine cannot be asked and counts as healthy."""
-        if self._engine.healthy and not self._scheduler.paused:
+        """One token through the model; an engine that is paused or without memory cannot be asked
+        and counts as healthy."""
+        if self._engine.healthy and self._scheduler.generates:
             sequence = self._sequence("health-" + uuid.uuid4().hex, [0], _PROBE)
             try:
                 async with asyncio.timeout(HEALTH_GENERATE_TIMEOUT_S):
@@ -209,7 +211,7 @@ class Routes:
         return await self.health(request)
 
     async def ready(self, request: Request) -> Response:
-        ready = self._engine.healthy and not self._scheduler.paused
+        ready = self._engine.healthy and self._scheduler.generates
         return Response(status_code=200 if ready else 503)
 
     async def model_info(self, request: Request) -> Response:
@@ -226,6 +228,7 @@ class Routes:
                 "stream_interval": INTERVAL_TOKENS,
                 "incremental_streaming_output": True,
                 "internal_states": [await self._loads.internal_state()],
+                "memory": await self._engine.call(held_memory),
                 "version": f"mainspring-{__version__}",
             }
         )
@@ -357,7 +360,11 @@ def make_app(engine: EngineThread, scheduler: Scheduler, *, api_key: str = "") -
     adapters, loads = AdapterRoutes(engine, scheduler), LoadRoutes(engine, scheduler)
     routes = Routes(engine, scheduler, adapters, loads).table()
     app = Starlette(
-        routes=routes + adapters.table() + loads.table() + UpdateRoutes(engine).table(),
+        routes=routes
+        + adapters.table()
+        + loads.table()
+        + UpdateRoutes(engine).table()
+        + MemoryRoutes(engine).table(),
         middleware=[Middleware(_Failures)],
         exception_handlers={
             SchemaViolation: _refusal(str, 400),

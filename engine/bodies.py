@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
-from engine.scheduler import PauseMode
+from engine.scheduler import MemoryTag, PauseMode
 from engine.sequences import SchemaViolation
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -29,6 +29,15 @@ class GenerateBody(BaseModel):
 
 class PauseBody(BaseModel):
     mode: PauseMode = PauseMode.ABORT
+
+
+class MemoryBody(BaseModel):
+    tags: frozenset[MemoryTag] | None = None
+    """None or empty: all."""
+
+    @property
+    def parts(self) -> frozenset[MemoryTag]:
+        return self.tags or frozenset(MemoryTag)
 
 
 class UpdateBody(BaseModel):

@@ -2,7 +2,8 @@
 
 Invariants: `running[i]` owns slot i; every sequence handed to `submit` is resolved exactly once;
 weights change only while nothing runs or while the engine is paused, between two steps, so a
-token's version is exact; KV of older weights never serves another request.
+token's version is exact; KV of older weights never serves another request; without memory of its
+own, or before new weights have come into memory that it took again, nothing is generated.
 Single-threaded and free of I/O: thread.py runs it, tests may step it by hand.
 """
 
@@ -37,6 +38,17 @@ class PauseMode(StrEnum):
     """Requests in flight stop and resume later on the KV they have."""
 
 
+class MemoryTag(StrEnum):
+    """Parts of its memory that an engine can give away; SGLang's tags."""
+
+    KV_CACHE = "kv_cache"
+    WEIGHTS = "weights"
+
+
+GIVEN_AWAY = "released"
+"""Label of an engine that has given the memory of its weights away: that of no version."""
+
+
 @dataclass(slots=True)
 class _Update:
     directory: Path
@@ -61,6 +73,8 @@ class Scheduler:
         self.num_cached_tokens = 0
         """Since the start, also of requests that were aborted."""
         self.pool = model.pool(SLOTS_PER_RUNNING * max_batch)
+        self.released: frozenset[MemoryTag] = frozenset()
+        """Memory that was given away."""
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
         self._held: list[Sequence] = []
@@ -73,7 +87,17 @@ class Scheduler:
 
     @property
     def busy(self) -> bool:
-        return not (self.paused or self.is_updating) and bool(self.running or self.waiting)
+        return self.generates and bool(self.running or self.waiting)
+
+    @property
+    def generates(self) -> bool:
+        """Whether requests that come are answered, and not kept."""
+        return not (self.paused or self.is_updating or self.is_empty)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it lacks memory, or the weights in it."""
+        return bool(self.released) or not self.model.has_weights
 
     @property
     def paused_s(self) -> float | None:
@@ -141,15 +165,41 @@ class Scheduler:
         if mode is PauseMode.ABORT:
             self.abort(lambda sequence: True)
         elif mode is PauseMode.RETRACT:
-            retracted = [self._leave(slot) for slot in reversed(range(len(self.running)))]
-            for sequence in retracted:
-                sequence.num_retractions += 1
-                self.waiting.appendleft(sequence)
-            self.pool.forget()
+            self._retract()
         self._apply_updates()
+
+    def _retract(self) -> None:
+        retracted = [self._leave(slot) for slot in reversed(range(len(self.running)))]
+        for sequence in retracted:
+            sequence.num_retractions += 1
+            self.waiting.appendleft(sequence)
+        self.pool.forget()
 
     def resume(self) -> None:
         self.paused = False
+
+    def release_memory(self, parts: frozenset[MemoryTag]) -> bool:
+        """Give memory away; requests wait until it is taken again. False while requests run."""
+        if self.is_updating or (self.running and not self.paused):
+            return False
+        self._retract()
+        if MemoryTag.KV_CACHE in parts - self.released:
+            self.pool = self.model.pool(1)  # lookups need one
+        if MemoryTag.WEIGHTS in parts - self.released:
+            self.model.drop_weights()
+            self.weight_version = GIVEN_AWAY
+        self.released |= parts
+        self.model.free_unused()
+        return True
+
+    def resume_memory(self, parts: frozenset[MemoryTag]) -> None:
+        """Take memory again. Raises ModelError where it is not free, and then nothing has changed.
+        What was in it is lost: weights have to come before anything is generated."""
+        if MemoryTag.KV_CACHE in parts & self.released:
+            self.pool = self.model.pool(SLOTS_PER_RUNNING * self.max_batch)
+        if MemoryTag.WEIGHTS in parts & self.released:
+            self.model.make_room()
+        self.released -= parts
 
     def abort(self, chosen: Callable[[Sequence], bool]) -> None:
         """End the chosen requests in flight with what they have."""
@@ -224,7 +274,9 @@ class Scheduler:
         return True
 
     def _apply_updates(self) -> None:
-        while self._updates and (self.paused or not (self.running or self.waiting)):
+        while self._updates and (
+            self.paused or self.is_empty or not (self.running or self.waiting)
+        ):
             update = self._updates.popleft()
             try:
                 self._apply(update)

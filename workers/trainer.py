@@ -130,8 +130,9 @@ async def _train(
     campaign = lease.campaign
     gauges = Gauges(link.meter, campaign) if settings.metrics_address else None
     backend = RayTrainer(settings.home, ranks)
-    training = SftTrainingActivities(db, settings.home, backend, lease.epoch)
-    weights = partial(weights_of, db, api_key=settings.policy_api_key)
+    key = settings.policy_api_key
+    training = SftTrainingActivities(db, settings.home, backend, lease.epoch, key)
+    weights = partial(weights_of, db, api_key=key)
     sending = SendingActivities(db, training.held, ranks, weights, lease.epoch)
     name = trainer_queue(campaign)
     set_status = RolloutActivities(db, FactCache(db)).set_campaign_status

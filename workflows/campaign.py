@@ -25,9 +25,6 @@ with workflow.unsafe.imports_passed_through():
     from mainspring.protocol.activities import (
         PLAN_STEP,
         PREPARE_POLICY,
-        PUBLISH_POLICY,
-        PUBLISH_TIMEOUT_S,
-        SEND_POLICY,
         SET_CAMPAIGN_STATUS,
         STEP_TIMEOUT_S,
         SURVEY_CAMPAIGN,
@@ -40,17 +37,22 @@ with workflow.unsafe.imports_passed_through():
         CampaignState,
         GroupDone,
         PlanResult,
-        PolicyRef,
         StatusInput,
         StepInput,
         Survey,
         SurveyInput,
     )
     from mainspring.protocol.names import NOTICE, Workflow
-    from mainspring.status import CampaignStatus, Publish
+    from mainspring.status import CampaignStatus
     from workflows import activity_calls
     from workflows.admitting import GroupAdmission
-    from workflows.measuring import evaluation_groups, measure
+    from workflows.measuring import (
+        evaluation_groups,
+        left_without_memory,
+        measure,
+        publish,
+        publish_at_the_end,
+    )
     from workflows.pausing import Pausing
     from workflows.playing import cancel_elsewhere
     from workflows.waiting import Waits
@@ -106,6 +108,7 @@ class CampaignWorkflow:
                 await self._start_anew_if_ahead()
             await self._admission.stop()
             await self._cancel_groups()
+            await publish_at_the_end(state, self._seen.version)
             async with self._pausing.ending():
                 await self._set_status(
                     CampaignStatus.CANCELLED if cancelled else CampaignStatus.FAILED,
@@ -254,17 +257,7 @@ class CampaignWorkflow:
             )
 
     async def _publish(self, version: int) -> None:
-        ref = PolicyRef(campaign=self._state.campaign, version=version)
-        if self._state.plan.publish is Publish.COLLECTIVE and version > 0:
-            queue = trainer_queue(self._state.campaign)
-            with self._wait(f"sending policy version {version}", queue, PUBLISH_TIMEOUT_S):
-                await activity_calls.anywhere(
-                    SEND_POLICY, ref, summary=f"policy version {version} over a process group"
-                )
-        # Of engines that have it, this is a look.
-        with self._wait(f"publishing policy version {version}", ROLLOUT_QUEUE, PUBLISH_TIMEOUT_S):
-            await activity_calls.anywhere(PUBLISH_POLICY, ref, summary=f"policy version {version}")
-        self._state.published_version = version
+        await publish(self._state, version, self._waits, self._far())
         self._admission.look()
 
     async def _stay_paused(self) -> None:
@@ -310,6 +303,7 @@ class CampaignWorkflow:
                 training.cancel()
             # The trainer lets go of the batch before anything else is planned.
             await asyncio.gather(training, return_exceptions=True)
+            left_without_memory(self._state)
         self._steps_in_run += 1
         if self._state.notice is not None:
             self._state.notice = None
@@ -322,9 +316,11 @@ class CampaignWorkflow:
             if seen.planned_step == step.step and not self._is_ahead:
                 raise error
 
+    def _far(self) -> str:
+        return f"{self._seen.version or 0} of {self._state.plan.num_steps} steps done"
+
     def _wait(self, what: str, queue: str | None = None, timeout_s: float | None = None):
-        far = f"{self._seen.version or 0} of {self._state.plan.num_steps} steps done"
-        return self._waits.on(what, queue=queue, timeout_s=timeout_s, far=far)
+        return self._waits.on(what, queue=queue, timeout_s=timeout_s, far=self._far())
 
     def _must_look(self) -> bool:
         return self._changed or self._admission.has_failed or self._state.broken is not None

@@ -1,15 +1,19 @@
-"""Measures a policy version: its evaluations, and served against recomputed log-probs.
+"""A policy version comes into the engines, and is measured: its evaluations, and served against
+recomputed log-probs.
 
 Each evaluation is a child: the same run workflow that measures outside campaigns.
 
-Invariant: what the store has complete is not measured again; an evaluation that an earlier run of
-the campaign left running is waited for.
+Invariants: what the store has complete is not measured again; an evaluation that an earlier run of
+the campaign left running is waited for; where engines share devices with the trainer's ranks, each
+activity of the trainer leaves them without memory, so a version is published after it, also one
+that they had, and also when the campaign fails or is cancelled.
 """
 
 import asyncio
+from contextlib import suppress
 
 from temporalio import workflow
-from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.exceptions import FailureError, WorkflowAlreadyStartedError
 
 with workflow.unsafe.imports_passed_through():
     from mainspring.ids import (
@@ -20,21 +24,66 @@ with workflow.unsafe.imports_passed_through():
         evaluation_workflow,
         trainer_queue,
     )
-    from mainspring.protocol.activities import CHECK_LOGPROBS, STEP_TIMEOUT_S
+    from mainspring.protocol.activities import (
+        CHECK_LOGPROBS,
+        PUBLISH_POLICY,
+        PUBLISH_TIMEOUT_S,
+        SEND_POLICY,
+        STEP_TIMEOUT_S,
+    )
     from mainspring.protocol.campaign import (
         CampaignPlan,
         CampaignState,
         CheckInput,
+        PolicyRef,
         Survey,
     )
     from mainspring.protocol.names import WORKFLOW_TASK_TIMEOUT, Workflow
     from mainspring.protocol.run import PolicyEvaluation, RunProgress, RunState
+    from mainspring.status import Publish
     from workflows import activity_calls, search
     from workflows.playing import cancel_elsewhere
     from workflows.waiting import Waits
 
 ADOPT_LOOK_S = 10.0
 """Between looks at an evaluation that an earlier run of the campaign started."""
+LAST_S = 300.0
+"""For engines to take their memory again when a campaign fails or is cancelled."""
+
+
+async def publish(state: CampaignState, version: int, waits: Waits, far: str) -> None:
+    """`far`: how far the campaign is, in words."""
+    ref = PolicyRef(campaign=state.campaign, version=version)
+    if state.plan.publish is Publish.COLLECTIVE and version > 0:
+        queue, what = trainer_queue(state.campaign), f"sending policy version {version}"
+        with waits.on(what, queue=queue, timeout_s=PUBLISH_TIMEOUT_S, far=far):
+            await activity_calls.anywhere(
+                SEND_POLICY, ref, summary=f"policy version {version} over a process group"
+            )
+    # Of engines that have it, this is a look.
+    what = f"publishing policy version {version}"
+    with waits.on(what, queue=ROLLOUT_QUEUE, timeout_s=PUBLISH_TIMEOUT_S, far=far):
+        await activity_calls.anywhere(PUBLISH_POLICY, ref, summary=f"policy version {version}")
+    state.published_version = version
+
+
+def left_without_memory(state: CampaignState) -> None:
+    """An activity of the trainer has ended, whatever its end."""
+    if state.plan.colocate:
+        state.published_version = -1
+
+
+async def publish_at_the_end(state: CampaignState, version: int | None) -> None:
+    """Give engines that may lack memory `version`, as the campaign fails or is cancelled. An engine
+    that cannot take it in LAST_S is left to the next campaign that publishes to it."""
+    if not state.plan.colocate or version is None:
+        return
+    ref = PolicyRef(campaign=state.campaign, version=version)
+    with suppress(FailureError, TimeoutError):
+        await asyncio.wait_for(
+            activity_calls.anywhere(PUBLISH_POLICY, ref, summary="engines take their memory again"),
+            LAST_S,
+        )
 
 
 def evaluations_due(plan: CampaignPlan, version: int) -> list[tuple[str, bool]]:
@@ -76,6 +125,7 @@ async def measure(state: CampaignState, seen: Survey, waits: Waits) -> None:
                 CheckInput(campaign=state.campaign, group=group, version=version),
                 summary=f"log-probs of version {version}",
             )
+        left_without_memory(state)
 
 
 async def _evaluate(state: CampaignState, split: str, greedy: bool) -> RunProgress:

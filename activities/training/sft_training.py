@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Protocol
 
+from pydantic import SecretStr
+
 from activities.implements import implements
 from activities.training.trainer_backend import TrainerBackend
 from activities.training.training import HF_DIRECTORY, TrainingActivities
@@ -46,8 +48,15 @@ class SftBackend(TrainerBackend, Protocol):
 class SftTrainingActivities(TrainingActivities):
     """With what a campaign's trainer does, of which the first version is prepared alike."""
 
-    def __init__(self, db: Database, home: Path, backend: SftBackend, epoch: int) -> None:
-        super().__init__(db, home, backend, epoch)
+    def __init__(
+        self,
+        db: Database,
+        home: Path,
+        backend: SftBackend,
+        epoch: int,
+        api_key: SecretStr | None = None,
+    ) -> None:
+        super().__init__(db, home, backend, epoch, api_key)
         self._supervised = backend
 
     @implements(SFT_STEPS)

@@ -44,6 +44,10 @@ class Ranks(Protocol):
         """Whether ranks run, none of which has died."""
         ...
 
+    def be_on_device(self, wanted: bool) -> None:
+        """Have weights on the ranks' devices, or in the hosts' memory while engines have them."""
+        ...
+
     def logprob_gap(
         self, samples: list[Sample], version: int, export: Path | None = None
     ) -> LogprobGap:

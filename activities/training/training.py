@@ -6,6 +6,7 @@ crash anywhere the same step runs again from the version before it
 (`activities.training.held_version`). A checkpoint that is written in the background becomes visible
 later, whole; until then its version is one with weights alone. A batch of which masks left nothing
 to train is not trained: its plan is taken back and its groups are replaced, with a bound.
+Where ranks and engines share devices, ranks compute in `activities.training.shared_devices` alone.
 Every write is fenced by the epoch of the trainer's lease, which this process holds. `trainer` is
 met only through the TrainerBackend protocol; `workers.trainer` passes the Ray driver in.
 """
@@ -14,16 +15,19 @@ import asyncio
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import structlog
+from pydantic import SecretStr
 from temporalio import activity
 
 from activities.implements import implements
 from activities.training.batch_reading import read_batch
 from activities.training.held_version import HeldVersion
+from activities.training.shared_devices import SharedDevices, shares
 from activities.training.step_batch import step_batch
 from activities.training.told_rollouts import with_measured
 from activities.training.trainer_backend import Progress, TrainerBackend
@@ -73,20 +77,32 @@ NOT_READY_S = 30.0
 
 
 class TrainingActivities:
-    def __init__(self, db: Database, home: Path, backend: TrainerBackend, epoch: int) -> None:
-        """`epoch`: of the campaign's lease that this process holds."""
+    def __init__(
+        self,
+        db: Database,
+        home: Path,
+        backend: TrainerBackend,
+        epoch: int,
+        api_key: SecretStr | None = None,
+    ) -> None:
+        """`epoch`: of the campaign's lease that this process holds; `api_key`: of its engines."""
         self._db = db
         self._epoch = epoch
         self._home = home
         self._backend = backend
         self.held = HeldVersion(db, backend)
+        self._devices = SharedDevices(db, self.held, backend, api_key or SecretStr(""))
 
     @implements(PREPARE_POLICY)
     async def prepare_policy(self, ref: CampaignRef) -> PolicyRef:
         if await policies.latest_policy(self._db, ref.campaign) is None:
             job = await self._job(ref.campaign)
             directory = self._directory(ref.campaign, 0)
-            async with heartbeating("warm start") as beat, self.held.in_turn:
+            async with (
+                heartbeating("warm start") as beat,
+                self.held.in_turn,
+                self._devices.by_ranks(job, beat.show),
+            ):
                 await self.held.run(self._backend.prepare, job, directory, beat.show)
             await policies.put_first_policy(
                 self._db,
@@ -107,7 +123,11 @@ class TrainingActivities:
         if done is None:  # an attempt before this one, or an operator, took the plan back
             return _replaced(ask.step, "its batch is not planned any more")
         started = time.monotonic()
-        async with heartbeating("loading the batch") as beat, self.held.in_turn:
+        async with (
+            heartbeating("loading the batch") as beat,
+            self.held.in_turn,
+            AsyncExitStack() as turn,
+        ):
             job = await self._job(ask.campaign)
             config = job.at(ask.step)
             trainer = config.trainer
@@ -125,6 +145,7 @@ class TrainingActivities:
                 if batch.nothing.is_replaced:
                     return await self._replace(job, ask.step, groups, batch.nothing.reason)
             await self._tell_repeated(ask)
+            await turn.enter_async_context(self._devices.by_ranks(job, beat.show))
             with spans.span("hold version", version=before.version):
                 await self.held.hold(job, before.version, beat.show)
             beat.note = f"{len(batch.samples)} samples"
@@ -226,7 +247,8 @@ class TrainingActivities:
             config = job.at(ask.version + 1)
             [group] = await batches.load_groups(self._db, [ask.group])
             samples = await asyncio.to_thread(_checked_samples, group)
-            gap = await self._gap(job, ask.version, samples, beat.show)
+            async with self._devices.by_ranks(job, beat.show):
+                gap = await self._gap(job, ask.version, samples, beat.show)
             await policies.put_gap(self._db, ask.campaign, ask.version, gap.max, gap.num_tokens)
         beyond = gap.beyond(config.gap_bounds)
         if beyond:
@@ -274,8 +296,11 @@ class TrainingActivities:
         newest = await policies.latest_policy(self._db, campaign)
         if newest is None or record.status in campaigns.ENDS:
             return
+        job = await self._job(campaign)
+        if shares(job):  # engines have the devices
+            return
         async with self.held.in_turn:
-            await self.held.hold(await self._job(campaign), newest.version, lambda note: None)
+            await self.held.hold(job, newest.version, lambda note: None)
 
     async def _fingerprint(
         self,

@@ -88,6 +88,13 @@ def serve(
             '"reproducible" needs them; slower (CPU engine only).',
         ),
     ] = False,
+    env: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the Python environment that has the engine (SGLang and vLLM; default: "
+            "this one). `make install-gpu` makes one with SGLang."
+        ),
+    ] = None,
     campaign: Annotated[
         str, typer.Option(help="Name of the campaign to join: it sends this engine requests.")
     ] = "",
@@ -153,6 +160,7 @@ def serve(
             context_length=context_length,
             api_key=api_key,
             extra=[*(["--device", device] if device else []), *context.args],
+            env=env,
         )
         if no_restart and not campaign:
             os.execve(command.arguments[0], command.arguments, command.environment)
@@ -162,6 +170,8 @@ def serve(
         raise typer.Exit(_keep(kept, host, campaign, name, address, home))
     if device not in (None, *DEVICES):
         raise typer.BadParameter(f"--device {device}: expected one of {', '.join(DEVICES)}")
+    if env is not None:
+        raise typer.BadParameter("--env is an option of --engine sglang and vllm")
     if context.args:
         raise typer.BadParameter(f"unknown arguments for the CPU engine: {context.args}")
     from infra.log_setup import set_up

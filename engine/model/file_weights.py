@@ -58,6 +58,25 @@ def replace(model: Any, loaded: dict[str, Tensor], source: str) -> None:
             weight.copy_(updates[name])
 
 
+def drop(model: Any) -> dict[str, torch.Size]:
+    """Free the memory of the weights; their shapes by name, for `make_room`."""
+    shapes: dict[str, torch.Size] = {}
+    for name, weight in model.named_parameters():  # tied ones are one, and come once
+        shapes[name] = weight.shape
+        weight.data = weight.data.new_empty(0)
+    return shapes
+
+
+def make_room(model: Any, shapes: dict[str, torch.Size]) -> None:
+    """Take memory for weights, which are zero until they are replaced."""
+    for name, weight in model.named_parameters():
+        weight.data = weight.data.new_zeros(shapes[name])
+
+
+def num_bytes(model: Any) -> int:
+    return sum(weight.numel() * weight.element_size() for weight in model.parameters())
+
+
 def others(model: Any, directory: Path) -> dict[str, Weight]:
     """Weights of the files there that the model does not take, as those of a vision part."""
     weights = read_weights(directory)

@@ -45,6 +45,11 @@ class PackedProducts:
             packed = onednn._reorder_linear_weight(layer.weight.detach(), NUM_ROWS)
             layer.forward = partial(_product, packed, layer.bias)
 
+    def drop(self) -> None:
+        """Forget them, with their memory: layers compute with their own weights again."""
+        for layer in self._layers:
+            layer.__dict__.pop("forward", None)
+
 
 def _is_plain(weight: Tensor) -> bool:
     return weight.device.type == "cpu" and weight.dtype is torch.float32

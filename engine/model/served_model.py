@@ -97,6 +97,9 @@ class ServedModel:
         self.end_ids = frozenset(self._end_ids())
         self._others = file_weights.others(self._model, directory)
         self.weights_digest = self._digest(read_weights(directory))
+        self._dropped: dict[str, torch.Size] = {}
+        """Shapes of the weights whose memory was given away, by name."""
+        self.has_weights = True
         packs = on_cpu and not is_reproducible
         self._products = PackedProducts(self._model) if packs else None
         self._pack()
@@ -234,10 +237,40 @@ class ServedModel:
         self._replace(loaded, "received weights")
 
     def _replace(self, loaded: dict[str, torch.Tensor], source: str) -> None:
+        if self._dropped:
+            raise ModelError(
+                f"{source}: the engine has given the memory of its weights away",
+                remedy="POST /resume_memory_occupation first",
+            )
         names = list(loaded)
         file_weights.replace(self._model, loaded, source)
         self._pack()
         self.weights_digest = self._digest(names)
+        self.has_weights = True
+
+    def drop_weights(self) -> None:
+        """Give their memory away; nothing can run before `make_room` and new weights."""
+        if not self._dropped:
+            if self._products is not None:
+                self._products.drop()
+            self._dropped = file_weights.drop(self._model)
+        self.has_weights, self.weights_digest = False, None
+
+    def make_room(self) -> None:
+        """Take memory for weights again; those that are to be served come by an update."""
+        if self._dropped:
+            file_weights.make_room(self._model, self._dropped)
+            self._dropped = {}
+
+    def free_unused(self) -> None:
+        """Give back what torch keeps on a GPU beyond tensors."""
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    @property
+    def weights_bytes(self) -> int:
+        """Memory that weights hold now."""
+        return file_weights.num_bytes(self._model)
 
     def _pack(self) -> None:
         if self._products is not None:

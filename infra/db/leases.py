@@ -72,6 +72,12 @@ def publishing(campaign: CampaignId) -> str:
     return f"publishing/{campaign}"
 
 
+def devices(campaign: CampaignId) -> str:
+    """Name of the lease of the trainer whose ranks have the devices that a campaign's engines have
+    at other times."""
+    return f"devices/{campaign}"
+
+
 class ProcessLease:
     """One named lease, for one process."""
 

@@ -18,7 +18,7 @@ from pydantic import SecretStr
 
 from infra.db import leases
 from infra.db.database import Database
-from infra.db.leases import ProcessLease
+from infra.db.leases import Holder, ProcessLease
 from infra.db.nodes import engines
 from infra.db.nodes.engines import EngineLook, EngineRecord
 from infra.db.runs import campaigns, events
@@ -26,6 +26,7 @@ from infra.db.training import policies
 from infra.db.training.policies import PolicyRecord
 from infra.policy.engines.balancer import EngineMember
 from infra.policy.engines.client import EngineClient
+from infra.policy.engines.device_turn import DeviceTurn
 from infra.policy.engines.dialects.choice import dialect_of
 from infra.policy.engines.engine_weights import EngineWeights
 from infra.policy.model.model_files import read_facts
@@ -278,6 +279,11 @@ def engines_of(
             db, events.Event(EventKind.ENGINE_RELOADED, engine, text, campaign, data=data)
         )
 
+    async def trainer() -> Holder | None:
+        name = leases.devices(campaign)
+        return (await leases.holders(db, [name])).get(name)
+
+    shares_devices = isinstance(config, CampaignConfig) and config.trainer.colocate
     # An evaluation needs no more of the model than its tokenizer.
     has_config = not is_eval or (model / "config.json").is_file()
     return EngineClient(
@@ -293,6 +299,7 @@ def engines_of(
         adapters=policy.publish is Publish.ADAPTER and not is_eval,
         dialect=dialect_of(policy.api, trained_at=None if is_eval else policy.rollout_temperature),
         reloaded=reloaded,
+        turn=DeviceTurn(trainer) if shares_devices else None,
     )
 
 

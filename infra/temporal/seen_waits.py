@@ -180,9 +180,20 @@ async def _holding(db: Database, record: CampaignRecord, at: datetime) -> tuple[
                 at - timedelta(seconds=trainer.silent_s),
             )
         )
-    name = leases.publishing(record.id)
-    loading = (await leases.holders(db, [name])).get(name)
-    if loading is not None and loading.held_s > LOADS_S:
+    names = leases.publishing(record.id), leases.devices(record.id)
+    holders = await leases.holders(db, names)
+    loading, training = (holders.get(name) for name in names)
+    if training is not None and not training.is_gone:
+        step = "the first policy" if record.version is None else f"step {record.version + 1}"
+        waits.append(
+            Wait(
+                f"the engines have given their memory to the trainer for {step}",
+                "no request is answered until it is done (trainer.colocate)",
+                at - timedelta(seconds=training.held_s),
+                rank=2,
+            )
+        )
+    elif loading is not None and loading.held_s > LOADS_S:
         waits.append(
             Wait(
                 f"{loading.owner} loads weights into the policy engines",

@@ -53,6 +53,9 @@ class Settings(BaseSettings):
     log_format: LogFormat = LogFormat.AUTO
     policy_api_key: SecretStr = SecretStr("")
     """Key of the policy engines and endpoints; `mainspring serve` requires the same one."""
+    sglang_env: str = ""
+    """Folder of the Python environment that has SGLang, which `mainspring train` starts it from;
+    empty: this one."""
     node_id: str = Field(default_factory=socket.gethostname)
     """Stable name of this container host: a restarted node worker finds its sandboxes by it."""
     node_min_free_memory_mb: int = Field(default=512, ge=0)

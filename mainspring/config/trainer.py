@@ -70,6 +70,12 @@ class TrainerConfig(AlgorithmConfig, ParallelConfig):
     """Number of newest checkpoints kept on disk."""
     keep_best: Annotated[int, Within(le=MANY), Counts.AT_ONCE] = Field(default=0, ge=0)
     """Number of versions kept beside them: those that solved most tasks in evaluations."""
+    colocate: Annotated[Switch, Added.SINCE] = False
+    """Whether ranks and engines have the same devices in turns: while a step is trained, engines
+    give their memory away and requests wait; afterwards ranks move to the host's memory, and
+    engines take theirs again with the new weights. Needs the engine "fsdp" (or "plain"), and
+    engines on the trainer's machine that can give memory away (SGLang with --enable-memory-saver,
+    vLLM with --enable-sleep-mode, `mainspring serve`)."""
     peak_tflops: Annotated[float | None, Within(le=LARGE), Counts.AT_ONCE] = Field(
         default=None, gt=0
     )
@@ -100,6 +106,22 @@ class TrainerConfig(AlgorithmConfig, ParallelConfig):
             raise ValueError(
                 'the engine "plain" writes no checkpoint in the background: set engine = "mcore", '
                 "or remove checkpoint_in_background"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _ranks_can_leave_the_devices(self) -> Self:
+        if not self.colocate:
+            return self
+        if self.engine_name == MCORE:
+            raise ValueError(
+                'colocate = true needs ranks that can leave their devices, and the engine "mcore" '
+                'cannot: set engine = "fsdp" (or "plain" on a CPU), or remove colocate'
+            )
+        if self.checkpoint_in_background:
+            raise ValueError(
+                "colocate = true and checkpoint_in_background = true: ranks that have left their "
+                "devices write nothing; remove one of them"
             )
         return self
 

@@ -11,6 +11,7 @@ from mainspring.config.training.parallel import Device
 from mainspring.planning.engine_facts import facts_of
 from mainspring.planning.memory import (
     CPU_REST_BYTES,
+    MemoryPart,
     RankMemory,
     gradients_bytes,
     import_bytes,
@@ -55,6 +56,11 @@ def host_memory(
     offloaded = [
         _offloaded_bytes(shape, trainer, rank) if trainer.optimizer_offload else 0 for rank in ranks
     ]
+    if trainer.colocate:  # ranks wait here while engines have the devices
+        offloaded = [
+            max(own, _standing_bytes(shape, trainer, rank))
+            for own, rank in zip(offloaded, ranks, strict=True)
+        ]
     step = CPU_REST_BYTES + max(offloaded)
     reads = max(import_bytes(shape, trainer, rank.kind) for rank in ranks)
     writes = max(_written_bytes(shape, trainer, rank) for rank in ranks)
@@ -64,6 +70,13 @@ def host_memory(
         step_bytes=num_ranks * step,
         checkpoint_bytes=num_ranks * step + writes,
     )
+
+
+def _standing_bytes(shape: ModelShape, trainer: TrainerConfig, rank: RankMemory) -> int:
+    """Weights and moments, of a critic as well: what a rank holds between two steps."""
+    critic = rank.moments[-1].bytes_of.get(MemoryPart.CRITIC, 0)
+    own = weights_bytes(trainer, rank.kind) + optimizer_bytes(shape, trainer, rank.kind)
+    return own + critic
 
 
 def _offloaded_bytes(shape: ModelShape, trainer: TrainerConfig, rank: RankMemory) -> int:

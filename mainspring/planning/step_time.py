@@ -92,7 +92,7 @@ def step_time(
         },
         flops=flops,
         bubble=bubble,
-        overlaps=trainer.max_staleness > 0,
+        overlaps=trainer.max_staleness > 0 and not trainer.colocate,
     )
 
 

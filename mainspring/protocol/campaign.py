@@ -138,6 +138,8 @@ class CampaignPlan(BaseModel):
     max_flat_groups: int | None = None
     """Groups in a row with equal rewards before the campaign fails; None: no bound."""
     publish: Publish = Publish.DISK
+    colocate: bool = False
+    """The trainer's activities leave engines without memory, until a version is published."""
 
 
 def plan_of(config: CampaignConfig) -> CampaignPlan:
@@ -152,6 +154,7 @@ def plan_of(config: CampaignConfig) -> CampaignPlan:
         eval_concurrency=evaluation.concurrency,
         max_flat_groups=trainer.flat_groups_bound,
         publish=config.policy.publish,
+        colocate=trainer.colocate,
     )
 
 

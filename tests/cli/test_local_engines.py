@@ -7,6 +7,7 @@ import pytest
 
 from cli.operations.checks import checklist
 from cli.operations.checks.checklist_item import State
+from cli.operations.checks.shared_devices import not_lending
 from cli.operations.machine import local_engines
 from cli.operations.machine.local_engines import EngineKind, Hardware
 from cli.operations.runs.local_campaign import members
@@ -18,6 +19,7 @@ from mainspring.config.files.reading import check_campaign
 from mainspring.config.settings import Settings
 from mainspring.ids import campaign_id
 from tests.infra.policy.engines import serving
+from tests.infra.policy.faulty_line import fake_engine
 from tests.infra.policy.tiny_model import save_tiny_model
 
 CPU = Hardware((), True, 16 << 30, 2)
@@ -98,6 +100,37 @@ def test_one_gpu_is_shared(model: Path) -> None:
     assert started["engine"].environment["CUDA_VISIBLE_DEVICES"] == "0"
     fraction = started["engine"].arguments.index("--mem-fraction-static") + 1
     assert float(started["engine"].arguments[fraction]) < 0.5
+
+
+def test_colocated_engines_have_the_trainers_gpus_and_can_give_memory(model: Path) -> None:
+    urls = ("http://127.0.0.1:30000", "http://127.0.0.1:30001")
+    trainer = {"engine": "fsdp", "data_parallel": 2, "colocate": True}
+    config = campaign(model, *urls, **trainer)
+    started = {each.name: each for each in members(Settings(), config, urls, gpus(2))}
+    visible = {name: each.environment.get("CUDA_VISIBLE_DEVICES") for name, each in started.items()}
+    assert visible["trainer"] == "0,1"
+    assert (visible["engine"], visible["engine-2"]) == ("0", "1")
+    for name in ("engine", "engine-2"):
+        assert "--enable-memory-saver" in started[name].arguments
+        assert started[name].answers is not None  # not started in the ranks' turn
+    assert started["trainer"].answers is None
+
+
+def test_sglang_is_started_from_the_environment_that_is_named(model: Path) -> None:
+    urls = ("http://127.0.0.1:30000",)
+    settings = Settings(sglang_env="/opt/sglang")
+    started = members(settings, campaign(model, *urls), urls, gpus(2))
+    [engine] = [each for each in started if each.name == "engine"]
+    assert engine.arguments[engine.arguments.index("--env") + 1] == "/opt/sglang"
+
+
+async def test_an_engine_that_cannot_give_memory_is_missing(model: Path, tmp_path: Path) -> None:
+    with fake_engine() as fake:
+        config = campaign(model, fake.url, engine="fsdp", colocate=True)
+        assert await not_lending(config, fake.url, Settings()) is None
+        fake.memory_saver = False
+        why = await not_lending(config, fake.url, Settings())
+    assert why is not None and "--enable-memory-saver" in why.remedy
 
 
 def test_a_trainer_on_cpus_has_a_standby_that_lets_the_first_version_be_made(model: Path) -> None:

@@ -276,7 +276,7 @@ async def test_weights_that_cannot_be_loaded(
         await client.reconcile(engine.url, other, SECOND)
     check(await ask(client, PROMPT, 8), PROMPT, references)
     with pytest.raises((EngineError, EngineUnreachable)) as failure:  # as if that had not been seen
-        await load_from_disk(client.weights.wire, engine.url, other, SECOND)
+        await load_from_disk(client.weights.wire, engine.url, {}, other, SECOND)
     try:
         check(await ask(client, PROMPT, 8), PROMPT, references)
         print(f"\n{engine.kind}: after a load that failed it serves as before")

@@ -1,5 +1,6 @@
 """`mainspring serve` as a process: it serves, it ends cleanly, its refusals are readable."""
 
+import importlib.util
 import json
 import signal
 import socket
@@ -162,9 +163,42 @@ def test_sglang_is_not_started_with_what_it_cannot_serve(
 
 
 def test_sglang_that_is_not_installed_is_named(model: Path) -> None:
-    if sglang_command.importlib.util.find_spec("sglang") is None:
+    if importlib.util.find_spec("sglang") is None:
         error = run("--model", str(model), "--engine", "sglang")
         assert isinstance(error, ServiceError) and "mainspring[gpu]" in str(error)
+
+
+def test_sglang_is_started_from_an_environment_of_its_own(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which has nothing of Mainspring, and whose tools come first."""
+    env = tmp_path / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(env)], check=True)
+    error = run("--model", str(model), "--engine", "sglang", "--env", str(env))
+    assert isinstance(error, ServiceError) and f"not installed in {env}" in str(error)
+    [packages] = env.glob("lib/python*/site-packages")
+    (packages / "sglang").mkdir()
+    (packages / "sglang" / "__init__.py").touch()
+    no_mainspring = "import importlib.util; assert importlib.util.find_spec('infra') is None\n"
+    (packages / "sglang" / "launch_server.py").write_text(no_mainspring + FAKE_SGLANG)
+    given = ("--api-key", "s3cret", "--device", "cpu", "--env", str(env))
+    monkeypatch.chdir(Path(__file__).parents[2])
+    seen = start_sglang(model, *given)
+    assert seen["processes"][0] == str(env / "bin" / "python")
+    assert seen["argv"][seen["argv"].index("--api-key") + 1] == "s3cret"
+    assert not [word for word in seen["processes"] if "s3cret" in word]
+    assert "MAINSPRING_POLICY_API_KEY" not in seen["environment"]
+    assert seen["environment"]["PATH"].startswith(str(env / "bin"))
+    assert seen["environment"]["VIRTUAL_ENV"] == str(env)
+
+
+def test_an_environment_that_is_none_is_named(model: Path, tmp_path: Path) -> None:
+    missing = tmp_path / "none"
+    error = run("--model", str(model), "--engine", "sglang", "--env", str(missing))
+    assert isinstance(error, UsageError) and str(missing) in str(error)
+    assert "make install-gpu" in str(error)
+    error = run("--model", str(model), "--env", str(missing))
+    assert isinstance(error, SystemExit) and error.code == 2
 
 
 def test_home_is_taken_as_by_every_other_command(model: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ Invariant: Muon orthogonalises the matrices Hugging Face has (q, k, v, gate, up 
 so a recipe measured there carries over although Megatron stores them fused.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from bundled.muon import Muon
 from mainspring.config.section import STORED
 from mainspring.config.training.optimizer import OptimizerConfig, OptimizerName, WarmStartConfig
 from trainer.engines.gradients import clip_gradients, reduce_gradients, trained
+from trainer.engines.off_device import states_of
 from trainer.model.convert import GATE_UP, QKV, qkv_rows
 from trainer.model.processes import Processes
 
@@ -129,6 +130,13 @@ class PolicyOptimizer:
 
     def zero_grad(self) -> None:
         self._model.zero_grad(set_to_none=True)
+
+    def held(self) -> Iterator[Tensor]:
+        yield from states_of(self._adamw)
+        if self._muon is not None:
+            yield from states_of(self._muon)
+        for fused in self._fused:
+            yield from fused.parts
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -16,6 +16,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.training.optimizer import OptimizerConfig
 from mainspring.errors import ModelError
 from mainspring.trajectories.sequences import MaskedSequence
+from trainer.engines.off_device import whole_module
 from trainer.engines.optimizer import PolicyOptimizer
 from trainer.engines.protocol import MicroBatchLoss
 from trainer.engines.rank_files import RankFiles
@@ -48,6 +49,9 @@ class PlainEngine:
         self.weights = Weights(self._model, self._hf, processes, model_dir, lora)
         self.weights.load_hf(model_dir)
         self.files = RankFiles(self.weights, processes)
+
+    def held(self) -> Iterator[torch.Tensor]:
+        return whole_module(self._model)
 
     def optimizer(self, config: OptimizerConfig) -> PolicyOptimizer:
         return PolicyOptimizer(self._model, self._hf, config, self._processes)

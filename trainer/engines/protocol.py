@@ -145,6 +145,24 @@ class StepEngine(Protocol):
         ...
 
 
+@runtime_checkable
+class MovableOptimizer(StepOptimizer, Protocol):
+    """One whose state can leave the device."""
+
+    def held(self) -> Iterator[Tensor]:
+        """All that it keeps of weights, as large as they are."""
+        ...
+
+
+@runtime_checkable
+class MovableEngine(StepEngine, Protocol):
+    """One whose shard can leave the device between two steps (`trainer.colocate`)."""
+
+    def held(self) -> Iterator[Tensor]:
+        """Weights and buffers of the shard."""
+        ...
+
+
 class EngineClass(Protocol):
     def __call__(
         self, config: CampaignConfig, model_dir: Path, processes: Processes, /

@@ -138,6 +138,11 @@ class TrainerDriver:
             of_ranks = self._all(method, list(samples), **given)
         return of_all_ranks(of_ranks)
 
+    def be_on_device(self, wanted: bool) -> None:
+        """See `TrainerRank.be_on_device`; nothing happens without ranks."""
+        if self.has_ranks():
+            self._all(RankCalls.be_on_device, wanted)
+
     def begin_critic(self) -> None:
         """See `TrainerRank.begin_critic`."""
         self._all(RankCalls.begin_critic)

@@ -31,8 +31,16 @@ from mainspring.trajectories.samples import Sample, kept_of
 from mainspring.trajectories.sequences import WeightedSequence
 from trainer.engines.checkpoint import Sharding
 from trainer.engines.gradients import GradientDigest
+from trainer.engines.off_device import OffDevice
 from trainer.engines.optimizer import warm_start_optimizer
-from trainer.engines.protocol import BackgroundFiles, EngineClass, StepOptimizer, WatchedOptimizer
+from trainer.engines.protocol import (
+    BackgroundFiles,
+    EngineClass,
+    MovableEngine,
+    MovableOptimizer,
+    StepOptimizer,
+    WatchedOptimizer,
+)
 from trainer.losses.protocol import Loss
 from trainer.model.processes import (
     Store,  # pyright: ignore[reportPrivateImportUsage]
@@ -82,6 +90,13 @@ class TrainerRank:
             self._critic = Critic(config, self._config.critic, model_dir, self._processes)
         self._reference: Reference | None = None
         self.keep_reference()
+        self._off_device = OffDevice(self._processes.device)
+        if self._config.colocate and not isinstance(self._engine, MovableEngine):
+            raise ConfigError(
+                f"the step engine {self._config.engine_name!r} cannot leave its device",
+                remedy="give it the method `held` of trainer.engines.protocol.MovableEngine, or "
+                "remove trainer.colocate",
+            )
         self._phase: Phase | None = None
         self._optimizer: StepOptimizer | None = None
 
@@ -92,6 +107,18 @@ class TrainerRank:
             micro_batch_tokens=self._config.micro_batch_tokens,
             threads_per_rank=self._config.threads_per_rank,
         )
+
+    def be_on_device(self, wanted: bool) -> None:
+        """Have weights and moments on the device, or in the host's memory while others have it;
+        nothing can be computed then. All calls but this one need them there."""
+        if wanted:
+            self._off_device.come_back()
+            return
+        assert isinstance(self._engine, MovableEngine), "checked when the rank was built"
+        held = [*self._engine.held(), *(self._critic.held() if self._critic else ())]
+        if isinstance(self._optimizer, MovableOptimizer):
+            held += self._optimizer.held()
+        self._off_device.leave(held)
 
     def keep_reference(self) -> None:
         """Compare later steps with the weights held now: at first those that it was built with."""

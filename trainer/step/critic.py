@@ -7,7 +7,7 @@ refused. Micro-batches are the policy's. Made and called by `trainer.process.ran
 the same calls.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ from mainspring.errors import ModelError
 from mainspring.trajectories.samples import Sample
 from mainspring.trajectories.sequences import MaskedSequence
 from trainer.engines.checkpoint import CRITIC
-from trainer.engines.protocol import StepOptimizer, WatchedOptimizer
+from trainer.engines.protocol import MovableOptimizer, StepOptimizer, WatchedOptimizer
 from trainer.model.packed import packed
 from trainer.model.processes import Processes
 from trainer.step.mini_batch import parts_of
@@ -72,6 +72,12 @@ class Critic:
     def _fresh_optimizer(self) -> StepOptimizer:
         fields = {"lr": self._config.lr, "max_grad_norm": self._config.max_grad_norm}
         return self.engine.optimizer(OptimizerConfig.model_validate(fields, context=STORED))
+
+    def held(self) -> Iterator[Tensor]:
+        """Weights and moments, which leave the device with the policy's."""
+        yield from self.engine.weights.named().values()
+        if isinstance(self._optimizer, MovableOptimizer):
+            yield from self._optimizer.held()
 
     def run_with(self, trainer: TrainerConfig) -> None:
         """Take what a campaign may change."""

@@ -20,6 +20,7 @@ from cli.operations.checks.memory_item import memory_here, memory_item
 from cli.operations.checks.model_item import as_before, model_bytes, model_item
 from cli.operations.checks.named_parts import unusable
 from cli.operations.checks.sandboxes_here import backends_here, probe_here
+from cli.operations.checks.shared_devices import not_lending
 from cli.operations.machine import fleet_extensions, local_engines
 from cli.operations.machine.gpus_here import gpus_here
 from cli.operations.machine.local_engines import EngineKind, Hardware
@@ -67,6 +68,9 @@ def require(campaign: str, items: Sequence[Item]) -> None:
         f"campaign {campaign} cannot start, nothing was stored; missing: {names}",
         remedy='see the lines "missing" of the checklist above',
     )
+
+
+NO_SGLANG = "SGLang is not installed here, and MAINSPRING_SGLANG_ENV names no other environment"
 
 
 async def of_this_machine(
@@ -202,6 +206,8 @@ async def engine_item(config: CampaignConfig, url: str, settings: Settings) -> I
     if served.mismatch:
         fix = "start an engine with policy.model, or correct policy.engines"
         return Item(what, State.MISSING, served.mismatch, fix)
+    if why := await not_lending(config, url, settings):
+        return Item(what, State.MISSING, why.message, why.remedy, True)
     if config.schedule is Schedule.REPRODUCIBLE and not served.reproducible:
         text = "its replies depend on which requests run together"
         fix = f'start it again: {_by_hand(config, settings)}; or set schedule = "fastest"'
@@ -221,7 +227,7 @@ async def _engine_here(
         return Item(what, State.MISSING, "does not answer", f"start it: {by_hand}", True)
     if local_engines.kind_for(config, hardware) is EngineKind.SGLANG:
         return Item(what, State.STARTS, "SGLang on this machine's GPUs")
-    why = "no GPU here" if not hardware.gpus else "SGLang is not installed in this environment"
+    why = "no GPU here" if not hardware.gpus else NO_SGLANG
     if config.policy.model == BUNDLED:
         why = "bundled model"
     elif config.schedule is Schedule.REPRODUCIBLE:
@@ -289,6 +295,8 @@ def _gpu_item(config: CampaignConfig, hardware: Hardware, ray_address: str) -> I
         text = f"{ranks} on CUDA: Ray has {wait_s:g} s to place them (trainer.placement_timeout_s)"
         return Item("device", State.OK, text)
     text = f"{ranks} on CUDA; GPUs here: {len(hardware.gpus)}"
+    if config.trainer.colocate:
+        text += ", which ranks and engines have in turns"
     if len(hardware.gpus) >= world_size:
         return Item("device", State.OK, text)
     fix = 'set trainer.device = "cpu" for a small model'

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,6 +38,7 @@ RESTART_DELAY_S = 0.5
 STOP_TIMEOUT_S = 40.0
 """A node drains for ten seconds, then removes up to a hundred sandboxes."""
 POLL_S = 0.5
+ANSWER_LOOK_S = 0.2
 UNREACHABLE_S = 120.0
 """A Postgres that was killed recovers its log before it answers again."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
@@ -64,6 +65,9 @@ class Member:
     member starts by itself."""
     is_needed: bool = True
     """Without one that is not, the others work: it is left alone when it cannot run."""
+    turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    """Entered for each start, until the member `answers` or has ended."""
+    answers: Callable[[], Awaitable[bool]] | None = None
     process: asyncio.subprocess.Process | Forked | None = None
     num_quick_deaths: int = 0
 
@@ -120,7 +124,10 @@ class Fleet:
         while True:
             started = time.monotonic()
             life = LifeBegun.now(self.log(member.name))
-            member.process = await self._start(member)
+            async with member.turn():
+                member.process = await self._start(member)
+                while member.answers and member.pid is not None and not await member.answers():
+                    await asyncio.sleep(ANSWER_LOOK_S)
             end = life.ended(member.name, await member.process.wait())
             quick = time.monotonic() - started < QUICK_S
             member.num_quick_deaths = member.num_quick_deaths + 1 if quick else 0

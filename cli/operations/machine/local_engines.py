@@ -5,12 +5,14 @@ started; what is started, and why, is said before it is; nothing falls back from
 without being told. Pure decisions here, the processes are `cli.operations.machine.fleet`'s.
 """
 
-import importlib.util
+import asyncio
 import json
+import math
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -21,20 +23,28 @@ import httpx
 import psutil
 
 from cli.operations.machine.fleet import ONE_THREAD, Member
+from infra.db import leases
+from infra.db.connect import open_database
+from infra.db.leases import LeaseLost, ProcessLease
+from infra.policy.engines.dialects.sglang import MEMORY_SAVER
 from infra.policy.engines.engine_check import adapter_arguments
+from infra.policy.engines.engine_environment import has_module, python_of
 from infra.policy.model.model_files import read_facts
 from mainspring.algorithms.schedule import Schedule
 from mainspring.artifacts import batch_invariance, layout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.section import BUNDLED
-from mainspring.config.settings import Settings
+from mainspring.config.settings import Settings, configured_settings
 from mainspring.config.training.parallel import Device
+from mainspring.errors import DatabaseError
 from mainspring.ids import campaign_id
 from mainspring.model_folder.any_model import text_of
 from mainspring.status import PolicyApi, Publish
 
 HERE = ("127.0.0.1", "localhost", "::1")
 ANSWER_TIMEOUT_S = 10.0
+LOOK_S = 1.0
+"""Between two tries to reach the store."""
 STEP_INTERVAL_MS = "50"
 """On two cores replies that share a step cost a fraction; a reply takes two seconds. Bundled model
 only: a step of a larger one takes longer than this anyway."""
@@ -46,6 +56,8 @@ SLOTS_PER_RUNNING = 2
 brings torch)."""
 SHARED_GPU_FRACTION = "0.35"
 """Share of a GPU's memory that SGLang may take where the trainer needs the same GPU."""
+TURN_GPU_FRACTION = "0.8"
+"""The same where ranks and engine have the GPU in turns: ranks keep their CUDA context."""
 FIRST_VERSION = "base"
 """Not a policy version: the first request brings the engine up to date."""
 
@@ -64,15 +76,17 @@ class Hardware:
     gpus: tuple[str, ...]
     """Indices or ids of the GPUs that this process may use."""
     has_sglang: bool
-    """Installed in this environment."""
+    """Installed in this environment, or in the one that MAINSPRING_SGLANG_ENV names."""
     free_memory_bytes: int
     cores: int
 
 
 def this_machine() -> Hardware:
+    """Raises UsageError where MAINSPRING_SGLANG_ENV names no environment."""
+    env = configured_settings().sglang_env
     return Hardware(
         visible_gpus(),
-        importlib.util.find_spec("sglang") is not None,
+        has_module(python_of(Path(env) if env else None), "sglang"),
         psutil.virtual_memory().available,
         os.cpu_count() or 1,
     )
@@ -125,16 +139,14 @@ def engine_members(
     """A process for each of `urls`, all of them addresses of this machine."""
     kind = kind_for(config, hardware)
     make = _sglang if kind is EngineKind.SGLANG else _cpu
-    return [
-        make(
-            "engine" if number == 0 else f"engine-{number + 1}",
-            settings,
-            config,
-            url,
-            hardware,
-        )
-        for number, url in enumerate(urls)
-    ]
+    members: list[Member] = []
+    for number, url in enumerate(urls):
+        name = "engine" if number == 0 else f"engine-{number + 1}"
+        member = make(name, settings, config, url, hardware)
+        if config.trainer.colocate:
+            member = _on_shared_devices(member, settings, config, url)
+        members.append(member)
+    return members
 
 
 def judge_engines(config: CampaignConfig) -> list[tuple[str, str]]:
@@ -190,6 +202,33 @@ def gpus_of_trainer(config: CampaignConfig, hardware: Hardware) -> tuple[str, ..
     return hardware.gpus[:world_size]
 
 
+def _on_shared_devices(
+    member: Member, settings: Settings, config: CampaignConfig, url: str
+) -> Member:
+    """It is not started while ranks have the devices, and ranks do not get them before it answers:
+    from then on the trainer can have it give its memory away."""
+    name = leases.publishing(campaign_id(config.name))
+
+    @asynccontextmanager
+    async def turn() -> AsyncIterator[None]:
+        async with open_database(settings, pool_size=1) as db:
+            lease = ProcessLease(db, name, wait_s=math.inf)
+            async with AsyncExitStack() as held:
+                while True:
+                    with suppress(DatabaseError):  # it is started again beside this
+                        await held.enter_async_context(lease.held())
+                        break
+                    await asyncio.sleep(LOOK_S)
+                with suppress(LeaseLost):
+                    yield
+
+    async def answers() -> bool:
+        return url in await answering([url])
+
+    member.turn, member.answers = turn, answers
+    return member
+
+
 def _sglang(
     name: str, settings: Settings, config: CampaignConfig, url: str, hardware: Hardware
 ) -> Member:
@@ -200,9 +239,15 @@ def _sglang(
     if config.policy.model != BUNDLED:
         length = min(length, read_facts(Path(config.policy.model)).max_context or length)
     member.arguments += ["--engine", "sglang", "--context-length", str(length)]
+    if settings.sglang_env:
+        member.arguments += ["--env", settings.sglang_env]
     if config.adapter_rank:
         member.arguments += adapter_arguments(config.adapter_rank)
-    if not rest:
+    if config.trainer.colocate:
+        # In turns: the engine may have what the ranks leave, which is all but their contexts.
+        member.arguments += [MEMORY_SAVER, "--mem-fraction-static", TURN_GPU_FRACTION]
+        rest = gpus_of_trainer(config, hardware) or hardware.gpus
+    elif not rest:
         member.arguments += ["--mem-fraction-static", SHARED_GPU_FRACTION]
         rest = hardware.gpus[:1]
     number = int(name.partition("-")[2] or 1) - 1

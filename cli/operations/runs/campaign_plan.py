@@ -71,7 +71,7 @@ def plan_campaign(
     if seen is not None:
         given = replace(given, gpu_name=seen.name)
     plan = plan_of(config, shape, given)
-    notes += _host_notes(plan)
+    notes += _host_notes(plan) + _shared_device_notes(plan)
     notes += ["; ".join(narrow) for narrow in narrow_contexts(config)]
     gpu_bytes, source = _gpu_bytes(gpu_memory_gb, seen) if on_gpus else (None, "")
     changes: list[Change] = []
@@ -89,6 +89,18 @@ def _host_notes(plan: MemoryPlan) -> list[str]:
     return [
         f"the ranks need {needed / 1e9:.1f} GB of memory, this machine has {here / 1e9:.1f} GB: "
         "lower trainer.micro_batch_tokens or policy.max_context, or train elsewhere"
+    ]
+
+
+def _shared_device_notes(plan: MemoryPlan) -> list[str]:
+    trainer = plan.config.trainer
+    if not trainer.colocate:
+        return []
+    where = "GPUs" if trainer.device is Device.CUDA else "machine"
+    return [
+        f"ranks and engines have the same {where} in turns (trainer.colocate): the larger of both "
+        "counts, not their sum; rollouts wait while a step is trained, and ranks wait in the "
+        "host's memory"
     ]
 
 

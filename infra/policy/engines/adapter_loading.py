@@ -46,7 +46,8 @@ class AdapterLoading:
     ) -> None:
         served = WeightLabel.parse(str(info.get("weight_version")))
         if label.version == 0 or not await self._has_model(info, served):
-            await load_from_disk(wire, engine, self._model, label if label.version == 0 else FIRST)
+            first = label if label.version == 0 else FIRST
+            await load_from_disk(wire, engine, info, self._model, first)
         if label.version == 0:
             return
         loaded = await loaded_at(wire, engine)

@@ -21,6 +21,7 @@ from typing import Any, Self
 from infra.db.nodes.engines import EngineLook
 from infra.policy.engines.adapter_loading import AdapterLoading, loaded_at, of_adapter, under
 from infra.policy.engines.balancer import Balancer, EngineMember
+from infra.policy.engines.device_turn import SINCE_CUT_S, DeviceTurn
 from infra.policy.engines.dialects.protocol import EngineDialect
 from infra.policy.engines.dialects.sglang import SGLangDialect
 from infra.policy.engines.engine_look import look
@@ -58,7 +59,7 @@ MAX_CLOSED = 5
 """Connections that may close in a row under a request that gets no further. Engines that are killed
 from outside close several, and a rollout must not be masked for it: with 2, a schedule of random
 kills masked two rollouts of 1,424, and so changed a reproducible campaign's weights."""
-RESUME_DELAY_S = 0.05
+RESUME_DELAY_S = SINCE_CUT_S
 """Between an abort and the rest: an operator aborting in a loop must not become a busy one."""
 RETURN_S = 10.0
 """How long a request waits for an engine that is started again, before its caller has to retry:
@@ -103,6 +104,7 @@ class EngineClient:
         adapters: bool = False,
         dialect: EngineDialect | None = None,
         reloaded: Callable[[str, WeightLabel], Awaitable[None]] | None = None,
+        turn: DeviceTurn | None = None,
     ) -> None:
         """`vocab_size`: of the model, where it is known; `model`: directory of the first version,
         whose weights all later ones must have by name and shape; `is_known`: whether the campaign
@@ -111,12 +113,14 @@ class EngineClient:
         `alone`: entered while weights are loaded, to keep other processes from the same;
         `adapters`: engines keep `model` and load each version's adapters; `dialect`: of the engines
         (default: SGLang's); `reloaded`: told the name of an engine that was found with other
-        weights, and the label of those that it was given."""
+        weights, and the label of those that it was given; `turn`: waited for before a request is
+        sent, where engines share their devices with the trainer."""
         self._any_weights = any_weights
         self._adapters = adapters
         self._vocab_size = vocab_size
         self._is_known = is_known
         self._reloaded = reloaded
+        self._turn = turn
         self._doubtful: set[str] = set()
         """Engines that did not answer: the process that answers next may be another one."""
         self._balancer = Balancer([EngineMember.at(url.rstrip("/")) for url in engines])
@@ -197,7 +201,7 @@ class EngineClient:
             begun, keep = None, None
         partial = Partial.continuing(self._any_weights, begun)
         kept_parts = None if keep is None else KeptParts(partial, versions, keep)
-        for _ in range(MAX_RESUMES):
+        for attempt in range(MAX_RESUMES):
             if len(partial.output_ids) >= params.max_new_tokens:
                 return partial.completion("length")
             body = {
@@ -208,6 +212,8 @@ class EngineClient:
                 "sampling_params": sampling_params(params, len(partial.output_ids)),
                 "return_logprob": True,
             }
+            if self._turn is not None:
+                await self._turn.come(anew=attempt > 0)
             before = partial.call()
             try:
                 request = _Request(body, sticky, home, request_id, versions, kept_parts)

@@ -8,6 +8,7 @@ import asyncio
 from pathlib import Path
 from typing import Any, Protocol
 
+from infra.policy.engines.dialects.lent_memory import take_back
 from infra.policy.engines.paused import paused
 from infra.policy.engines.wire import Wire
 from infra.policy.model.weight_files import weights_digest
@@ -68,14 +69,18 @@ class WholeModel:
     async def load(
         self, wire: Wire, engine: str, info: dict[str, Any], version: Path, label: WeightLabel
     ) -> None:
-        await load_from_disk(wire, engine, version, label)
+        await load_from_disk(wire, engine, info, version, label)
 
     def adapter(self, label: WeightLabel) -> str | None:
         return None
 
 
-async def load_from_disk(wire: Wire, engine: str, model: Path, label: WeightLabel) -> None:
-    """Requests in flight continue under the new weights, with their keys computed again. Raises
-    StillPaused, EngineError."""
+async def load_from_disk(
+    wire: Wire, engine: str, info: dict[str, Any], model: Path, label: WeightLabel
+) -> None:
+    """Requests in flight continue under the new weights, with their keys computed again; memory
+    that was lent is taken back before. Raises StillPaused, EngineError."""
+    # Not within the pause, which ends in any case: an engine without memory must not generate.
+    await take_back(wire, wire.dialect, engine, str(info.get("weight_version")))
     async with paused(wire, engine):
         await wire.dialect.load(wire, engine, model, label)

@@ -8,7 +8,6 @@ sglang.launch_server ARGUMENTS` with its API key from the environment, so that t
 shows no secret. It runs on hosts without the trainer's torch.
 """
 
-import importlib.util
 import os
 import runpy
 import sys
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.policy.engines.engine_check import SGLANG_SPARE_TOKENS
+from infra.policy.engines.engine_environment import has_module, python_of, variables
 from infra.policy.engines.reply_stream import INTERVAL_TOKENS
 from infra.policy.model.model_files import check_servable, read_facts
 from infra.tcp import listen
@@ -44,11 +44,15 @@ def sglang_command(
     context_length: int | None,
     api_key: str,
     extra: list[str],
+    env: Path | None = None,
 ) -> EngineProcess:
-    if importlib.util.find_spec("sglang") is None:
+    """`env`: the environment that has SGLang; None: this one."""
+    python = python_of(env)
+    if not has_module(python, "sglang"):
         raise ServiceError(
-            "SGLang is not installed in this environment",
-            remedy="on a GPU host: pip install 'mainspring[gpu]'; on a CPU: --engine cpu",
+            f"SGLang is not installed in {'this environment' if env is None else env}",
+            remedy="on a GPU host: `make install-gpu`, then --env with its folder, or pip install "
+            "'mainspring[gpu]' in an environment without the trainer; on a CPU: --engine cpu",
         )
     check_servable(model)
     check_port(port, host, "SGLang")
@@ -57,7 +61,9 @@ def sglang_command(
             f"no GPU is on this machine (none of {', '.join(GPUS)})",
             remedy="use --engine cpu, or add --device with a device that SGLang has",
         )
-    arguments = [sys.executable, "-m", "infra.policy.engines.sglang_command"]
+    arguments = [python, "-m", "infra.policy.engines.sglang_command"]
+    if env is not None:
+        arguments = [python, "-c", _LAUNCH]  # it has nothing of this package
     arguments += ["--model-path", str(model), "--host", host, "--port", str(port)]
     arguments += ["--weight-version", weight_version]
     # Replies are stored in pieces; its default repeats the whole reply for every token.
@@ -66,10 +72,20 @@ def sglang_command(
         arguments += ["--max-running-requests", str(max_batch)]
     if context_length is not None:
         arguments += ["--context-length", str(_context(model, context_length))]
-    environment = {HEALTH_VARIABLE: "0", **os.environ}
+    environment = {HEALTH_VARIABLE: "0", **variables(python)}
     if api_key:
         environment[KEY_VARIABLE] = api_key
     return EngineProcess(arguments + extra, environment)
+
+
+_LAUNCH = f"""
+import os, runpy, sys
+sys.path[:] = [folder for folder in sys.path if folder]
+key = os.environ.pop({KEY_VARIABLE!r}, "")
+sys.argv += ["--api-key", key] if key else []
+runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)
+"""
+"""As `_main`, for an environment that has nothing of this package."""
 
 
 def _context(model: Path, num_tokens: int) -> int:

@@ -5,13 +5,11 @@ and with log-probs of what was sampled at any temperature. Raises UsageError or 
 what cannot work. Used by the command, and by tests that start one from an environment of its own.
 """
 
-import importlib.util
-import os
-import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from infra.policy.engines.dialects.vllm_facts import PROCESSED
+from infra.policy.engines.engine_environment import has_module, python_of, variables
 from infra.policy.engines.sglang_command import EngineProcess, check_port, has_gpu
 from infra.policy.model.model_files import check_servable
 from mainspring.errors import ServiceError, UsageError
@@ -31,10 +29,13 @@ def vllm_command(
     context_length: int | None,
     api_key: str,
     extra: list[str],
+    env: Path | None = None,
 ) -> EngineProcess:
-    if importlib.util.find_spec("vllm") is None:
+    """`env`: the environment that has vLLM; None: this one."""
+    python = python_of(env)
+    if not has_module(python, "vllm"):
         raise ServiceError(
-            "vLLM is not installed in this environment",
+            f"vLLM is not installed in {'this environment' if env is None else env}",
             remedy="install it beside Mainspring on the engine's host: pip install vllm "
             f"({CPU_BUILD} on a host without a GPU); or take --engine cpu",
         )
@@ -45,13 +46,13 @@ def vllm_command(
         )
     check_servable(model)
     check_port(port, host, "vLLM")
-    if not has_gpu() and not _is_cpu_build():
+    if env is None and not has_gpu() and not _is_cpu_build():
         raise ServiceError(
             "no GPU is on this machine, and this vLLM is a build for GPUs",
             remedy=f"install {CPU_BUILD} in the place of vllm, or take --engine cpu",
         )
     return command_of(
-        sys.executable,
+        python,
         model=model,
         host=host,
         port=port,
@@ -82,7 +83,7 @@ def command_of(
         arguments += ["--max-num-seqs", str(max_batch)]
     if context_length is not None:
         arguments += ["--max-model-len", str(context_length)]
-    environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1"}
+    environment = variables(python) | {"VLLM_SERVER_DEV_MODE": "1"}
     environment.setdefault("VLLM_NO_USAGE_STATS", "1")
     if api_key:
         # Its own variable, so that the process list shows no secret.

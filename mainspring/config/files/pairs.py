@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mainspring.config.files.agent_pairs import of_agents
+from mainspring.config.files.colocated import not_colocated
 from mainspring.config.files.leftovers import RATIO_LOSSES, Together, leftovers
 from mainspring.config.section import BUNDLED
 from mainspring.config.training.algorithm import Aggregation, Overlong
@@ -115,6 +116,7 @@ REFUSED: tuple[Pair, ...] = (
         ),
         _keeps_nothing,
     ),
+    Pair(not_colocated, not_colocated),
 )
 
 

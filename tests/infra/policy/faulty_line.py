@@ -95,6 +95,10 @@ class FakeEngine:
     label: str = "0"
     paused: bool = False
     is_updating: bool = False
+    is_lent: bool = False
+    memory_saver: bool = True
+    died_of: str = ""
+    """What a real SGLang would have ended of."""
     adapters: list[str] = field(default_factory=list)
 
     def get(self, path: str) -> tuple[int, dict[str, Any]]:
@@ -103,7 +107,8 @@ class FakeEngine:
         if path == "/v1/models":
             return 200, {"data": [{"id": name} for name in self.adapters]}
         if path == "/server_info":
-            return 200, {"tp_size": 1, "internal_states": [{"num_waiting_reqs": 3}]}
+            info = {"tp_size": 1, "internal_states": [{"num_waiting_reqs": 3}]}
+            return 200, info | {"enable_memory_saver": self.memory_saver}
         return 200, {"weight_version": self.label}
 
     def post(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -111,7 +116,17 @@ class FakeEngine:
             case "/pause_generation":
                 self.paused = True
             case "/continue_generation":
+                if self.is_lent:
+                    self.died_of = "generated without memory"
                 self.paused = False
+            case "/release_memory_occupation":
+                if self.is_lent or not self.paused:
+                    self.died_of = "gave memory away twice, or under requests"
+                self.is_lent = True
+            case "/resume_memory_occupation":
+                if not self.is_lent:
+                    self.died_of = "took memory twice"
+                self.is_lent = False
             case "/update_weights_from_disk":
                 self.label = body["weight_version"]
             case "/update_weight_version":

@@ -43,6 +43,8 @@ class Stub:
     paused: bool = False
     reload_status: int = 200
     mode: str = "raw_logprobs"
+    can_sleep: bool = False
+    sleeping: bool = False
     asked: list[tuple[str, Any]] = field(default_factory=list)
 
 
@@ -60,7 +62,10 @@ def stub_vllm() -> Iterator[Stub]:
                 return self.say({"weight_version": label})
             if self.path == "/is_paused":
                 return self.say({"is_paused": stub.paused})
+            if self.path == "/is_sleeping":
+                return self.say({"is_sleeping": stub.sleeping})
             model = {"model": "/m", "logprobs_mode": stub.mode, "max_model_len": 64}
+            model |= {"enable_sleep_mode": stub.can_sleep}
             config = {"model_config": model, "device_config": {"device": "cpu"}}
             return self.say({"vllm_config": config})
 
@@ -69,6 +74,9 @@ def stub_vllm() -> Iterator[Stub]:
             stub.asked.append((self.path, body))
             if self.path == "/update_weight_version":
                 stub.labels[:] = [body["new_version"]]
+            if self.path.startswith(("/sleep", "/wake_up")):
+                stub.sleeping = self.path.startswith("/sleep")
+                return self.answer(b"")  # as vLLM
             if self.path == "/collective_rpc" and stub.reload_status != 200:
                 return self.send_error(stub.reload_status)
             if self.path != "/inference/v1/generate":

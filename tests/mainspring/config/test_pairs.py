@@ -14,6 +14,7 @@ from mainspring.config.section import STORED
 
 MODEL = {"name": "x", "policy": {"model": "/models/m"}}
 OUTCOME = {"name": "outcome"}
+TURNS = {"colocate": True, "engine": "fsdp"}
 
 REFUSED_INPUTS: list[tuple[dict[str, Any], str]] = [
     ({"policy": {"temperature": 0}}, "policy.temperature = 0 makes all rollouts"),
@@ -34,6 +35,21 @@ REFUSED_INPUTS: list[tuple[dict[str, Any], str]] = [
     ({"trainer": {"advantage": "raft"}, "reward": {"parts": [OUTCOME | {"weight": 0.5}]}}, "kept"),
     ({"trainer": {"advantage": "raft", "keep_reward": 2}}, "no rollout is ever kept"),
     ({"trainer": {"filter": "solved", "keep_reward": 1.5}}, "no rollout is ever kept"),
+    (
+        {"trainer": TURNS, "policy": {"engines": ["http://127.0.0.1:1", "http://gpu7:30000"]}},
+        "policy.engines has http://gpu7:30000",
+    ),
+    ({"trainer": TURNS, "policy": {"api": "openai"}}, "is an endpoint"),
+    ({"trainer": TURNS, "policy": {"publish": "collective"}}, 'policy.publish = "disk"'),
+    ({"trainer": TURNS, "policy": {"engines": "registered"}}, 'not "registered"'),
+    (
+        {
+            "trainer": TURNS,
+            "policy": {"engines": ["http://127.0.0.1:1"]},
+            "judges": {"j": {"kind": "engine", "model": "/m", "engines": ["http://127.0.0.1:1"]}},
+        },
+        "the judge j asks http://127.0.0.1:1",
+    ),
 ]
 WARNED_INPUTS: list[tuple[dict[str, Any], str]] = [
     ({"policy": {"temperature": 0.1}}, "will be equal"),

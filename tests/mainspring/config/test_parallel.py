@@ -28,6 +28,11 @@ def test_the_number_of_ranks_is_the_product_of_what_shares() -> None:
         ({"device": "cpu", "recompute": "full"}, "recompute = full"),
         ({"sequence_parallel": True}, "tensor_parallel = 2 or more"),
         ({"data_parallel": 3, "expert_parallel": 2}, "expert_parallel = 2 does not divide the 3"),
+        ({"colocate": True}, 'the engine "mcore" cannot: set engine = "fsdp"'),
+        (
+            {"colocate": True, "engine": "fsdp", "checkpoint_in_background": True},
+            "ranks that have left",
+        ),
         ({"engine": "fsdp", "tensor_parallel": 2}, '"fsdp" cannot do tensor_parallel = 2'),
         ({"engine": "fsdp", "expert_parallel": 2}, '"fsdp" cannot do expert_parallel = 2'),
         ({"engine": "fsdp", "recompute": "mlp"}, 'cannot do recompute = "mlp"'),

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
@@ -29,6 +30,7 @@ from trainer.engines.fsdp.packed_model import PackedModel
 from trainer.engines.fsdp.probe import probe
 from trainer.engines.fsdp.sharding import build_lm, shard
 from trainer.engines.fsdp.weights import FsdpWeights
+from trainer.engines.off_device import whole_module
 from trainer.engines.protocol import MicroBatchLoss
 from trainer.model import hf_directory
 from trainer.model.micro_batch import MicroBatch, micro_batches
@@ -51,6 +53,9 @@ class FsdpEngine:
         self.weights.load_hf(model_dir)
         self.files = FsdpFiles(self.weights)
         probe(self._model, config.trainer, processes, named)
+
+    def held(self) -> Iterator[Tensor]:
+        return whole_module(self._model)
 
     def optimizer(self, config: OptimizerConfig) -> FsdpOptimizer:
         return FsdpOptimizer(self._model, self.weights.parameters(), self._layers, config)

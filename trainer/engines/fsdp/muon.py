@@ -40,6 +40,9 @@ class ShardedMuon:
                 own = local(matrix)
                 own.mul_(1 - lr * self._weight_decay).add_(_shard_of(update, matrix), alpha=-rate)
 
+    def held(self) -> Iterator[Tensor]:
+        return map(local, self._buffers.values())
+
     def state_dict(self) -> dict[str, dict[str, Tensor]]:
         return {name: {BUFFER: buffer} for name, buffer in self._buffers.items()}
 

@@ -5,7 +5,7 @@ their norm is of the whole model and clips as torch's does; state has the names 
 checkpoint does not depend on the ranks. Imported by `trainer.engines.fsdp.engine`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from mainspring.config.training.optimizer import OptimizerConfig, OptimizerName
 from trainer.engines.fsdp.muon import ShardedMuon
 from trainer.engines.fsdp.sharding import local, whole
 from trainer.engines.gradients import CLIP_EPS
+from trainer.engines.off_device import states_of
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -72,6 +73,10 @@ class FsdpOptimizer:
 
     def zero_grad(self) -> None:
         self._model.zero_grad(set_to_none=True)
+
+    def held(self) -> Iterator[Tensor]:
+        yield from states_of(self._adamw)
+        yield from self._muon.held()
 
     def state_dict(self) -> dict[str, Any]:
         """State by parameter; of one that never moved, that of a fresh optimizer."""

@@ -82,11 +82,29 @@ class PausedEngine:
         return f"if no weights are being loaded: curl -X POST {self.url}{self.resume_path}"
 
 
+@dataclass(frozen=True, slots=True)
+class LendingRoutes:
+    """How an engine gives its memory away and takes it again: `lent_memory` asks."""
+
+    end: tuple[str, Json]
+    """Path and body by which requests in flight end with what they have, and later ones wait."""
+    give: tuple[str, Json]
+    take: tuple[str, Json]
+    is_lent: Callable[[Calls, str], Awaitable[bool | None]]
+    """Whether an engine is without its memory; None where it does not tell. Raises UnfitEngine for
+    one that was started so that it cannot give it."""
+
+
 class EngineDialect(Protocol):
     hold: tuple[str, Json]
     """Path and body by which requests in flight are taken back, and later ones wait."""
     resume: tuple[str, Json]
     """Path and body after which it generates again; nothing happens where it is not held."""
+
+    @property
+    def memory(self) -> LendingRoutes:
+        """How it gives its memory away and takes it again."""
+        ...
 
     async def info(self, calls: Calls, engine: str) -> Json:
         """Facts about what the engine serves now, at least `weight_version`."""

@@ -14,11 +14,13 @@ from infra.policy.engines.dialects.protocol import (
     Calls,
     EngineRequest,
     Json,
+    LendingRoutes,
     PausedEngine,
     Streaming,
 )
 from infra.policy.engines.dialects.same_label import SameLabel
 from infra.policy.engines.reply_stream import INTERVAL_TOKENS
+from infra.policy.protocol import UnfitEngine
 from infra.policy.weight_label import WeightLabel
 from mainspring.errors import EngineError, EngineFailing, EngineUnreachable
 
@@ -27,12 +29,22 @@ CPU_ENGINE = "mainspring"
 MIN_STREAM_INTERVAL = 8
 """Tokens from one event to the next below which a stream costs more than it saves: each event of
 SGLang repeats the whole reply, and its default is an event for every token."""
+MEMORY_SAVER = "--enable-memory-saver"
+"""Option by which SGLang can give its memory away."""
 _log = structlog.get_logger(__name__)
 
 
 class SGLangDialect:
     hold: tuple[str, Json] = ("/pause_generation", {"mode": "retract"})
     resume: tuple[str, Json] = ("/continue_generation", {})
+
+    memory = LendingRoutes(
+        # SGLang ends where it gives memory away under a request, also under one that waits.
+        end=("/pause_generation", {"mode": "abort"}),
+        give=("/release_memory_occupation", {}),
+        take=("/resume_memory_occupation", {}),
+        is_lent=lambda calls, engine: _is_lent(calls, engine),
+    )
 
     async def info(self, calls: Calls, engine: str) -> Json:
         return await calls.call(engine, "GET", "/model_info")
@@ -112,6 +124,20 @@ class SGLangDialect:
             waiting if isinstance(waiting, int) else None,
             self.resume[0],
         )
+
+
+async def _is_lent(calls: Calls, engine: str) -> bool | None:
+    """The CPU engine tells; SGLang does not, and without its option it would keep its memory."""
+    info = await calls.call(engine, "GET", "/server_info")
+    memory = info.get("memory")
+    if info.get("engine") == CPU_ENGINE and isinstance(memory, dict):
+        return len(memory["released"]) == 2
+    if info.get("enable_memory_saver") is not True:
+        raise UnfitEngine(
+            f"policy engine {engine} cannot give its memory to the trainer (trainer.colocate)",
+            remedy=f"start SGLang with {MEMORY_SAVER}",
+        )
+    return None
 
 
 def _streaming_of(server_info: Json) -> Streaming:

@@ -24,10 +24,12 @@ from pathlib import Path
 
 import httpx
 
+from infra.policy.engines.dialects.lent_memory import LENDING, LENT, TAKEN, TAKING
 from infra.policy.engines.dialects.protocol import (
     Calls,
     EngineRequest,
     Json,
+    LendingRoutes,
     PausedEngine,
     Streaming,
 )
@@ -42,6 +44,7 @@ from mainspring.errors import EngineError, EngineFailing, EngineUnreachable
 GENERATE = "/inference/v1/generate"
 LOADING = "loading"
 """Label of an engine that holds the weights of no version for sure."""
+_OF_NO_VERSION = (LOADING, LENDING, LENT, TAKING, TAKEN)
 LOAD_S = 60.0
 """A load that takes longer may have lost its process: who asks begins it again, or joins it."""
 LOOK_S = 0.1
@@ -71,6 +74,21 @@ class VllmDialect:
         """`trained_at`: the temperature at which replies are sampled that are trained on; None:
         none are."""
         self._trained_at = trained_at
+
+    @property
+    def memory(self) -> LendingRoutes:
+        return LendingRoutes(
+            end=self.hold,
+            # With level 1 it would keep a copy of the old weights in the host's memory.
+            give=("/sleep?level=2", {}),
+            # Without tags it would generate at once, before it has weights.
+            take=("/wake_up?tags=weights&tags=kv_cache", {}),
+            is_lent=self._is_lent,
+        )
+
+    async def _is_lent(self, calls: Calls, engine: str) -> bool:
+        (await self._facts(calls, engine)).check_sleeps(engine)
+        return (await calls.call(engine, "GET", "/is_sleeping")).get("is_sleeping") is True
 
     async def info(self, calls: Calls, engine: str) -> Json:
         return {"weight_version": _version(await self._label(calls, engine))}
@@ -128,7 +146,7 @@ class VllmDialect:
     async def _label_of_a_version(self, calls: Calls, engine: str) -> str:
         """Waits for a load that is under way. Raises UnknownWeights where one failed or is left."""
         until = time.monotonic() + LOAD_S
-        while (label := await self._label(calls, engine)).partition(".")[0] == LOADING:
+        while _version(label := await self._label(calls, engine)) in _OF_NO_VERSION:
             held = (await calls.call(engine, "GET", "/is_paused")).get("is_paused") is True
             if not held or time.monotonic() > until:
                 if self._trained_at is None:

@@ -18,6 +18,7 @@ START = (
     "start it with `mainspring serve --engine vllm`, or with --enable-scale-out and "
     "VLLM_SERVER_DEV_MODE=1"
 )
+SLEEP_MODE = "--enable-sleep-mode"
 INFO_PATH = "/server_info?config_format=json"
 
 
@@ -27,6 +28,8 @@ class VllmFacts:
     device: str
     logprobs_mode: str
     context_length: int
+    can_sleep: bool = False
+    """Whether it can give its memory away."""
 
     @classmethod
     def of(cls, server_info: dict[str, Any]) -> "VllmFacts":
@@ -38,6 +41,7 @@ class VllmFacts:
             device=str(config["device_config"]["device"]),
             logprobs_mode=str(model["logprobs_mode"]),
             context_length=int(model["max_model_len"]),
+            can_sleep=model.get("enable_sleep_mode") is True,
         )
 
     def keeps_output_layer(self, model: Path) -> bool:
@@ -52,6 +56,14 @@ class VllmFacts:
             f"its log-probs ({self.logprobs_mode}) are before the temperature, and "
             f"policy.temperature is {temperature}"
         )
+
+    def check_sleeps(self, engine: str) -> None:
+        """Raises UnfitEngine."""
+        if not self.can_sleep:
+            raise UnfitEngine(
+                f"policy engine {engine} cannot give its memory to the trainer (trainer.colocate)",
+                remedy=f"start vLLM with {SLEEP_MODE}, on a GPU",
+            )
 
     def check_logprobs(self, engine: str, temperature: float) -> None:
         """Raises UnfitEngine."""
