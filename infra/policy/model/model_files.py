@@ -50,10 +50,10 @@ def _check_known(directory: Path, kind: str) -> None:
     """Such a model is computed by transformers' code: it must be there before weights are read."""
     try:
         import transformers  # a second of CPU, which the four families are spared
-        from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+        from transformers import CONFIG_MAPPING
     except ImportError:  # the machine that computes it has it, and judges there
         return
-    if kind not in CONFIG_MAPPING_NAMES:
+    if kind not in CONFIG_MAPPING:
         raise ModelError(
             f"model directory {directory}: transformers {transformers.__version__} does not know "
             f"model_type {kind!r}",
