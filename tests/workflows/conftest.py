@@ -16,8 +16,10 @@ from program_cluster import (
     ungated_cluster,
 )
 from scripted import SUBMIT
+from sqlalchemy import select
 
 from cli.operations.machine.embedded_stack import StackInfo
+from infra.db.tables.models import CampaignRow
 from tests.conftest import Standing
 
 
@@ -81,5 +83,7 @@ async def ungated(
 @pytest.fixture
 async def programs(program_workers: ProgramCluster) -> ProgramCluster:
     """The shared workers and gateway, with an engine that has said nothing yet."""
-    program_workers.engine.forget()
+    async with program_workers.workers.db.statement() as connection:
+        others = (await connection.execute(select(CampaignRow.id))).scalars().all()
+    program_workers.engine.forget(others)
     return program_workers

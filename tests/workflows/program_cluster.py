@@ -2,7 +2,7 @@
 tells it to. The fake stands at the engine's seam; tokens, store, workflow and sandbox are real."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -58,12 +58,15 @@ class ScriptedEngine:
     def __init__(self, tokenizer: ChatTokenizer) -> None:
         self._tokenizer = tokenizer
         self._rollouts: set[str] = set()
+        self._others = frozenset[str]()
         self.forget()
 
-    def forget(self) -> None:
-        """As new: between tests. Rollouts that asked before do not count: a cancelled one may still
-        be ending."""
+    def forget(self, others: Collection[str] = ()) -> None:
+        """As new: between tests. Rollouts that asked before do not count, nor those of campaigns in
+        `others`: one that was cancelled may still be ending, and one that had nothing more to say
+        is asked again for a day."""
         self._earlier = frozenset(self._rollouts)
+        self._others |= frozenset(others)
         self.say: Callable[[str, int], str] = lambda prompt, turn: "done"
         self._said = Said()
         self.asked: list[tuple[int, ...]] = []
@@ -92,7 +95,7 @@ class ScriptedEngine:
     async def reply(self, input_ids: list[int], rollout: str, request_id: str = "") -> str:
         prompt = self._tokenizer.decode(input_ids)
         turn = prompt.count("assistant\n") - 1
-        if rollout in self._earlier:
+        if rollout in self._earlier or rollout.partition("/")[0] in self._others:
             return "done"
         self._rollouts.add(rollout)
         if self.hold is not None:
