@@ -4,11 +4,10 @@
 
 Sizes, tokenizer and supervised steps are those of the bundled model; layers are KIND's, a
 `model_type` of transformers, trained by the engine `fsdp`. A campaign with policy.model = "DIR" and
-the bundled tasks goes on from there.
+the bundled tasks starts from it.
 """
 
 import argparse
-import random
 import time
 from pathlib import Path
 
@@ -20,10 +19,9 @@ from bundled.model import make_tokenizer
 from bundled.served_text import ServedText
 from bundled.shape import SIZES
 from bundled.trajectories import Writer
-from bundled.warm_start_data import copy_batch, supervised_batch
 from mainspring.config.campaign import CampaignConfig
 from trainer.process.rank import TrainerRank
-from trainer.step.schedule import copy_scale, warm_start_scale
+from trainer.process.warm_start import batch_of
 
 LAYERS = {
     "qwen3_5_text": {
@@ -38,7 +36,7 @@ LAYERS = {
 REPORT_EVERY = 20
 
 
-def make(kind: str, directory: Path, seed: int) -> CampaignConfig:
+def make(kind: str, directory: Path, seed: int, num_steps: int) -> CampaignConfig:
     """Random weights in `directory`; gives the configuration that trains them."""
     tokenizer = make_tokenizer()
     tokenizer.save_pretrained(directory)
@@ -47,7 +45,8 @@ def make(kind: str, directory: Path, seed: int) -> CampaignConfig:
     torch.manual_seed(seed)
     config = AutoConfig.for_model(kind, **fields, bos_token_id=None, dtype="float32")
     AutoModelForCausalLM.from_config(config).save_pretrained(directory)
-    trainer = {"device": "cpu", "engine": "fsdp", "threads_per_rank": 2, "warm_start": {}}
+    warm = {"copy_steps": 60, "copy_batch_size": 32, "steps": num_steps, "batch_size": 8}
+    trainer = {"device": "cpu", "engine": "fsdp", "threads_per_rank": 2, "warm_start": warm}
     return CampaignConfig.model_validate({"name": "warm", "trainer": trainer})
 
 
@@ -59,20 +58,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     base = given.directory.with_name(f"{given.directory.name}-random")
-    config = make(given.kind, base, given.seed)
+    config = make(given.kind, base, given.seed, given.steps)
     warm = config.trainer.warm_start
     assert warm is not None
     tokenizer = make_tokenizer()
     writer = Writer(taught_agent(BUNDLED_AGENT), config.policy, ServedText(tokenizer))
     rank = TrainerRank(config, base)
-    began, copy_steps = time.monotonic(), 60
-    for step in range(copy_steps + given.steps):
-        rng = random.Random(f"warm-start/{given.seed}/{step}")
-        if step < copy_steps:
-            batch, scale = copy_batch(rng, len(tokenizer), 32), copy_scale(step)
-        else:
-            batch = supervised_batch(rng, writer, 8, warm.context_loss_weight)
-            scale = warm_start_scale(step - copy_steps, given.steps)
+    began = time.monotonic()
+    for step in range(warm.copy_steps + warm.steps):
+        batch, scale = batch_of(given.seed, step, warm, tokenizer, writer)
         loss = rank.supervised_step(batch, scale)
         if step % REPORT_EVERY == 0:
             print(f"step {step}, loss {loss:.2f}, {time.monotonic() - began:.0f} s", flush=True)

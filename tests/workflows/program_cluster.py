@@ -63,8 +63,8 @@ class ScriptedEngine:
 
     def forget(self, others: Collection[str] = ()) -> None:
         """As new: between tests. Rollouts that asked before do not count, nor those of campaigns in
-        `others`: one that was cancelled may still be ending, and one that had nothing more to say
-        is asked again for a day."""
+        `others`: one that was cancelled may still be ending, and a reply that cannot be
+        given is retried for a day."""
         self._earlier = frozenset(self._rollouts)
         self._others |= frozenset(others)
         self.say: Callable[[str, int], str] = lambda prompt, turn: "done"

@@ -51,7 +51,7 @@ def warm_start(
     with ThreadPoolExecutor(max_workers=1) as ahead:  # draws a batch while the last one trains
 
         def draw(step: int) -> "Future[tuple[list[WeightedSequence], float]]":
-            return ahead.submit(_batch, config.seed, step, warm, tokenizer, writer)
+            return ahead.submit(batch_of, config.seed, step, warm, tokenizer, writer)
 
         drawn = draw(done)
         for step in range(done, total):
@@ -74,7 +74,7 @@ def _resume(driver: TrainerDriver, job: TrainerJob, directory: Path) -> int:
     return int(complete[-1].name)
 
 
-def _batch(
+def batch_of(
     seed: int, step: int, warm: WarmStartConfig, tokenizer: PreTrainedTokenizerBase, writer: Writer
 ) -> tuple[list[WeightedSequence], float]:
     """Batch and rate factor of one step: a function of the seed and the step alone."""
