@@ -60,6 +60,8 @@ async def test_each_kill_leaves_its_event_once(monkeypatch: pytest.MonkeyPatch) 
                 engine = next(name for name in run.fleet.members if name.startswith("engine"))
                 run.kill(engine)
                 await until(lambda: count(db, campaign, EventKind.PROCESS_RESTARTED, 2), TIMEOUT_S)
+                # By the first rollout that asks it: a version published meanwhile would do as well.
+                await until(lambda: count(db, campaign, EventKind.ENGINE_RELOADED, 1), TIMEOUT_S)
                 lease = await trainers.holder(db, campaign)
                 assert lease is not None
                 os.kill(int(lease.process.split("/")[-2]), signal.SIGKILL)
@@ -95,8 +97,6 @@ async def test_each_kill_leaves_its_event_once(monkeypatch: pytest.MonkeyPatch) 
         "chaos has its first policy and runs",
         "chaos finished",
     ]
-    # It was given the campaign's weights again, by whoever asked it first.
-    assert any(each[0] == "engine_reloaded" for each in told)
 
 
 async def count(db: Database, campaign: CampaignId, kind: EventKind, number: int) -> bool:

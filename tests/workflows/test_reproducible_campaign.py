@@ -6,6 +6,7 @@ on time or on an interruption shows in the tokens that the steps were trained on
 
 import asyncio
 import contextlib
+import itertools
 import random
 
 from finished import has_ended
@@ -24,6 +25,7 @@ from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import CampaignId, campaign_workflow
 from mainspring.status import CampaignStatus, GroupKind, GroupStatus
+from mainspring.trajectories.seeds import call_seed, draw_seed
 from tests.waiting import until
 
 NUM_STEPS, PER_STEP, STALENESS = 3, 2, 1
@@ -32,18 +34,37 @@ NUM_STEPS, PER_STEP, STALENESS = 3, 2, 1
 def say(seed: int, turn: int) -> str:
     """Half of the rollouts solve the task, so about half of the groups are flat."""
     if turn == 0:
-        return FIX if seed % 2 == 0 else bash(f"echo {seed}")
+        return FIX if solves(seed) else bash(f"echo {seed}")
     return SUBMIT
+
+
+def solves(seed: int) -> bool:
+    return seed % 2 == 0
+
+
+def with_a_flat_group(config: CampaignConfig) -> CampaignConfig:
+    """With a seed under which the first draw is flat, whichever task it has: the names of the tasks
+    are other ones in each run."""
+
+    def is_flat(seed: int, task: str) -> bool:
+        drawn = (draw_seed(seed, task, 0, n) for n in range(config.trainer.group_size))
+        return len({solves(call_seed(each, 0)) for each in drawn}) == 1
+
+    tasks = [f"{config.tasks.source}-train-{n}" for n in range(2)]
+    seeds = (n for n in itertools.count() if all(is_flat(n, task) for task in tasks))
+    return config.model_copy(update={"seed": next(seeds)})
 
 
 async def reproducible_config(cluster, name: str, like: CampaignConfig | None) -> CampaignConfig:
     """Two campaigns are compared that have the same tasks."""
-    made = like or await small_config(
-        cluster,
-        num_steps=NUM_STEPS,
-        groups_per_step=PER_STEP,
-        max_staleness=STALENESS,
-        device="cpu",
+    made = like or with_a_flat_group(
+        await small_config(
+            cluster,
+            num_steps=NUM_STEPS,
+            groups_per_step=PER_STEP,
+            max_staleness=STALENESS,
+            device="cpu",
+        )
     )
     changed = {"name": f"{made.tasks.source}-{name}", "schedule": Schedule.REPRODUCIBLE}
     return CampaignConfig.model_validate(made.model_dump() | changed)

@@ -1,13 +1,16 @@
 """Events as they are told outside a transaction, and read: by commands, screens and reports.
 
-Invariants: telling an event never fails what it tells of: a store that does not answer is a line in
-the log; a campaign's events are its own and those of machines and the store while it was there; the
-oldest of the kinds that come often are pruned, so that the table is bounded. Imported by whatever
-notices something, and by screens.
+Invariants: telling an event never fails what it tells of: a store that does not answer for
+PATIENCE_S is a line in the log; a campaign's events are its own and those of machines and the
+store while it was there; the oldest of the kinds that come often are pruned, so that the table is
+bounded. Imported by whatever notices something, and by screens.
 """
 
+import asyncio
+import time
+import uuid
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -20,12 +23,16 @@ from infra.db.tables.event_writes import Event, person, this_process, write
 from infra.db.tables.models import CampaignRow
 from mainspring.errors import DatabaseError
 from mainspring.ids import CampaignId
-from mainspring.status.event import LASTING, EventKind
+from mainspring.status.event import COUNTED, LASTING, EventKind
 
 __all__ = ["Event", "EventRecord", "newest", "person", "prune", "tell", "this_process"]
 
 MAX_ROWS = 2000
 """Number of events of the pruned kinds, of one campaign, or of all that belong to none."""
+PATIENCE_S = 10.0
+"""Longer than an embedded Postgres takes to start again: what is told of a kill beside its own is
+not lost."""
+RETRY_S = 0.5
 _COLUMNS = (
     EventRow.id,
     EventRow.at,
@@ -82,17 +89,27 @@ class EventRecord:
         }
 
 
-async def tell(db: Database, event: Event) -> None:
-    """Write an event by itself, after what it tells of. Where the store does not answer it is in
-    this process's log alone."""
-    try:
-        await put(db, event)
-    except DatabaseError as error:
-        import structlog  # commands that read events do without it: it takes long to load
+async def tell(db: Database, event: Event, *, patience_s: float = PATIENCE_S) -> None:
+    """Write an event by itself, after what it tells of. Tried again while the store does not
+    answer; after `patience_s` the event is in this process's log alone."""
+    if event.kind not in COUNTED and not event.key:
+        # Its id is chosen once: a writing whose answer was lost is not repeated.
+        event = replace(event, key=uuid.uuid4().hex)
+    happened_at = time.monotonic()
+    while True:
+        ago_s = time.monotonic() - happened_at
+        try:
+            return await put(db, event, ago_s=ago_s)
+        except DatabaseError as error:
+            if ago_s < patience_s:
+                await asyncio.sleep(RETRY_S)
+                continue
+            import structlog  # commands that read events do without it: it takes long to load
 
-        structlog.get_logger().warning(
-            "an event was not stored", told=event.text, reason=error.message
-        )
+            structlog.get_logger().warning(
+                "an event was not stored", told=event.text, reason=error.message
+            )
+            return None
 
 
 async def put(db: Database, event: Event, *, ago_s: float = 0.0) -> None:

@@ -21,7 +21,6 @@ from infra.db.runs import events
 from infra.db.tables.event_writes import Event
 from mainspring.errors import DatabaseError
 
-RETRY_S = 0.5
 LAST_TRY_S = 5.0
 MAX_KEPT = 1000
 
@@ -72,7 +71,7 @@ class LateEvents:
                 try:
                     await events.put(self._db, event, ago_s=time.monotonic() - happened_at)
                 except DatabaseError:
-                    await asyncio.sleep(RETRY_S)
+                    await asyncio.sleep(events.RETRY_S)
                     continue
                 if self._kept and self._kept[0][0] is event:
                     self._kept.popleft()

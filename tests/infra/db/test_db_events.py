@@ -292,24 +292,41 @@ async def test_those_of_machines_belong_to_the_campaigns_of_their_time(db: Datab
     assert await events.newest(db, since=timedelta(seconds=-5)) == []
 
 
+class Unsteady:
+    """Another server's address until `answers`."""
+
+    def __init__(self, db: Database) -> None:
+        self._db, self._away = db, Database.open(UNREACHABLE)
+        self.answers = False
+        self.num_tried = 0
+
+    def statement(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        self.num_tried += 1
+        return (self._db if self.answers else self._away).statement()
+
+
 async def test_late_events_are_written_once_when_the_store_answers(db: Database) -> None:
     await begin_campaign(db)
-    answers = False
-
-    class Unsteady:
-        """Another server's address until `answers`."""
-
-        num_tried = 0
-
-        def statement(self) -> AbstractAsyncContextManager[AsyncConnection]:
-            self.num_tried += 1
-            return (db if answers else away).statement()
-
-    away, unsteady = Database.open(UNREACHABLE), Unsteady()
+    unsteady = Unsteady(db)
     async with LateEvents(cast(Any, unsteady)) as late:
         late.tell(Event(EventKind.SERVICE_REVIVED, "postgres", "postgres ended", CAMPAIGN))
         await asyncio.sleep(1.2)
-        answers = True
+        unsteady.answers = True
+    await check_written_late(db, unsteady)
+
+
+@pytest.mark.parametrize("kind", [EventKind.STEP_REPEATED, EventKind.ENGINE_RELOADED])
+async def test_an_event_is_told_when_the_store_answers_again(db: Database, kind: EventKind) -> None:
+    await begin_campaign(db)
+    unsteady = Unsteady(db)
+    telling = asyncio.create_task(events.tell(cast(Any, unsteady), Event(kind, "a", "b", CAMPAIGN)))
+    await asyncio.sleep(1.2)
+    unsteady.answers = True
+    await telling
+    await check_written_late(db, unsteady)
+
+
+async def check_written_late(db: Database, unsteady: Unsteady) -> None:
     assert unsteady.num_tried > 1
     [found] = await told(db)
     assert found.count == 1
@@ -328,7 +345,8 @@ async def test_the_same_id_is_one_event(db: Database) -> None:
 async def test_a_store_that_does_not_answer_fails_no_work() -> None:
     async with Database.open(UNREACHABLE) as away:
         with capture_logs() as logs:
-            await events.tell(away, Event(EventKind.NODE_BEGAN, "a", "a began"))
+            began = Event(EventKind.NODE_BEGAN, "a", "a began")
+            await events.tell(away, began, patience_s=0.6)
     assert [(each["event"], each["told"]) for each in logs] == [
         ("an event was not stored", "a began")
     ]
