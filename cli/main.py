@@ -6,7 +6,6 @@ Exit codes: 0 done, 2 usage, 3 a service is missing or unfit, 4 the work failed,
 """
 
 import atexit
-import gc
 import importlib.metadata
 import inspect
 import os
@@ -97,9 +96,6 @@ def root(
 
 
 def main() -> NoReturn:
-    # Imports make objects that stay. With Python's own limit of 700 the collector looks at them
-    # again and again, which is a tenth of a listing's time.
-    gc.set_threshold(50_000)
     try:
         app()
         code = 0

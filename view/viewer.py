@@ -19,7 +19,8 @@ from infra.db.connect import reading_database, with_recorded_namespace
 from infra.db.database import Database
 from infra.db.faults import QueryTooLong
 from infra.db.reading.trained_steps import Step
-from infra.temporal.connection import connect, settled
+from infra.temporal.connection import connect
+from infra.temporal.service import settled
 from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import DatabaseError
 from mainspring.ids import CampaignId

@@ -19,7 +19,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
-import structlog
 from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
@@ -37,8 +36,6 @@ from mainspring.words.figures import duration
 LOOK_S = 0.2
 """Between two looks at a lease that another process holds."""
 SWEEP = "sweep"
-
-log = structlog.get_logger()
 
 
 class LeaseHeld(ServiceError):
@@ -152,8 +149,8 @@ class ProcessLease:
                 if is_mine and (is_mine := await _renew(self._db, self.name, token)):
                     renewed = time.monotonic()
             except DatabaseError as error:
-                log.warning("lease not renewed", lease=self.name, reason=error.message)
-        log.warning("lease lost", lease=self.name)
+                _warn("lease not renewed", lease=self.name, reason=error.message)
+        _warn("lease lost", lease=self.name)
         now = asyncio.get_running_loop().time()
         for block in self._blocks:
             block.reschedule(now)
@@ -168,7 +165,7 @@ class ProcessLease:
                 await connection.execute(delete(LeaseRow).where(*own_row))
         except DatabaseError as error:
             # Silent from now on, it is free after LEASE_SILENT_S.
-            log.warning("lease not given back", lease=self.name, reason=error.message)
+            _warn("lease not given back", lease=self.name, reason=error.message)
 
 
 @asynccontextmanager
@@ -236,3 +233,9 @@ async def _renew(db: Database, name: str, token: str) -> bool:
             update(LeaseRow).where(*own_row).values(seen_at=func.now())
         )
     return bool(renewed.rowcount)
+
+
+def _warn(event: str, **fields: object) -> None:
+    import structlog  # screens, which hold no lease, do without it: it takes long to load
+
+    structlog.get_logger().warning(event, **fields)

@@ -1,7 +1,7 @@
 """Whatever is logged while an activity runs carries the campaign, rollout and turn of its input.
 
-Apart from `log`: the half of Temporal's SDK that runs workers takes long to load, and a command
-that only asks does without it. Imported by `connection`, for processes that poll.
+Imported by `connection`. Apart from `log`, which screens load: they do without the half of
+Temporal's SDK that runs workers, which takes long to load.
 """
 
 from typing import Any

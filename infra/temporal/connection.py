@@ -6,26 +6,25 @@ the store. A client of another store is refused, since it would take that store'
 rollouts; one that is to use another namespace is refused, since it would poll where nothing is.
 """
 
-import asyncio
 from typing import Literal
 
 import structlog
+from temporalio import activity, workflow
 from temporalio.api.namespace.v1 import UpdateNamespaceInfo
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, UpdateNamespaceRequest
-from temporalio.client import Client, Interceptor
+from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError, RPCStatusCode
 
-from infra.db.connect import with_recorded_namespace
 from infra.db.database import Database
 from infra.db.store import StoreId, identity, put_namespace
+from infra.temporal.activity_log import BindLogFields
 from infra.temporal.log import runtime
-from infra.temporal.transport import transport, unanswered
+from infra.temporal.service import namespace_of, reaching, refuse_other, settled
 from infra.tracking import telemetry
-from mainspring.config.settings import USUAL_NAMESPACE, Settings
+from mainspring.config.settings import Settings
 from mainspring.errors import TemporalError
 
-CONNECT_TIMEOUT_S = 10.0
 OWNER_KEY = "mainspring-store"
 """In the namespace's metadata: the identity of the store whose work it holds."""
 
@@ -38,64 +37,38 @@ class ForeignNamespace(TemporalError):
     """The namespace is missing there, or holds the work of another store."""
 
 
-class OtherNamespace(TemporalError):
-    """The store's work is in another namespace than the one this process is to use."""
-
-
 async def connect(
     settings: Settings,
     database: Database | None = None,
     *,
     name: str | None = None,
     metrics_address: str = "",
-    polls: bool = True,
 ) -> Client:
     """With `database`, given by code that starts or polls its work: in the namespace of that work,
     which is marked and recorded as that when it is the first. `name`: of this process, as Temporal
-    shows it; else its number and host. `metrics_address`: see `runtime`. `polls`: workers may be
-    made of the client.
+    shows it; else its number and host. `metrics_address`: see `runtime`.
 
     Raises TemporalError naming the address when nothing answers there, ForeignNamespace,
     OtherNamespace, DatabaseError, ConfigError.
     """
     if database is not None:
         settings = await settled(settings, database)
-    if not settings.temporal_address:
-        raise TemporalError(
-            f"no Temporal server is configured and none is recorded in {settings.stack_file}",
-            remedy="run `mainspring up`, or set MAINSPRING_TEMPORAL_ADDRESS=host:port",
+    # What runs is in the fields; the SDK would write all it knows into each message.
+    activity.logger.activity_info_on_message = False
+    workflow.logger.workflow_info_on_message = False
+    async with reaching(settings) as spoken:
+        client = await Client.connect(
+            settings.temporal_address,
+            namespace=namespace_of(settings),
+            data_converter=pydantic_data_converter,
+            identity=name,
+            interceptors=[BindLogFields(), *telemetry.interceptors()],
+            runtime=runtime(metrics_address),
+            **spoken,
         )
-    spoken = transport(settings)
-    interceptors: list[Interceptor] = []
-    if polls:
-        from infra.temporal.activity_log import BindLogFields
-
-        interceptors.append(BindLogFields())
-    try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            client = await Client.connect(
-                settings.temporal_address,
-                namespace=settings.temporal_namespace or USUAL_NAMESPACE,
-                data_converter=pydantic_data_converter,
-                identity=name,
-                interceptors=[*interceptors, *telemetry.interceptors()],
-                runtime=runtime(metrics_address),
-                **spoken,
-            )
-            if database is not None:
-                await _claim_namespace(client, settings.temporal_address, database)
-            return client
-    except (RuntimeError, RPCError, TimeoutError) as error:
-        raise unanswered(settings, error) from None
-
-
-async def settled(settings: Settings, database: Database) -> Settings:
-    """With the namespace that the database records, where it records one. Raises OtherNamespace,
-    DatabaseError."""
-    recorded = await with_recorded_namespace(settings, database)
-    if settings.temporal_namespace:
-        _refuse_other(settings.temporal_namespace, recorded.temporal_namespace, database)
-    return recorded
+        if database is not None:
+            await _claim_namespace(client, settings.temporal_address, database)
+    return client
 
 
 async def _claim_namespace(client: Client, address: str, database: Database) -> None:
@@ -104,7 +77,7 @@ async def _claim_namespace(client: Client, address: str, database: Database) -> 
     store = await identity(database)
     owner = await check_owner(client, address, store)
     # Only now: a namespace that is missing there, or another store's, must not be recorded.
-    _refuse_other(client.namespace, await put_namespace(database, client.namespace), database)
+    refuse_other(client.namespace, await put_namespace(database, client.namespace), database)
     if owner == "":
         info = UpdateNamespaceInfo(data={OWNER_KEY: store})
         try:
@@ -136,17 +109,6 @@ async def check_owner(client: Client, address: str, store: StoreId) -> StoreId |
             f"{OWNER_KEY}= {client.namespace}`",
         )
     return store if owner else ""
-
-
-def _refuse_other(requested: str, recorded: str, database: Database) -> None:
-    """Raises OtherNamespace."""
-    if requested != recorded:
-        raise OtherNamespace(
-            f"the work of database {database.name} is in Temporal namespace {recorded}, and this "
-            f"process is to use namespace {requested}, where it would find none of it",
-            remedy=f"set MAINSPRING_TEMPORAL_NAMESPACE={recorded}, or leave it unset; `mainspring "
-            "temporal move` moves the work to another namespace",
-        )
 
 
 async def _owner(client: Client, address: str) -> str:

@@ -7,7 +7,6 @@ standard output. Those of an activity: see `activity_log`.
 import logging
 from functools import cache
 
-from temporalio import activity, workflow
 from temporalio.runtime import (
     LogForwardingConfig,
     LoggingConfig,
@@ -26,9 +25,6 @@ CORE_LOGGER = "temporalio.core"
 def runtime(metrics_address: str = "") -> Runtime:
     """One for the process: its threads are shared by all clients. `metrics_address`: where it
     answers Prometheus. Raises ConfigError."""
-    # What runs is in the fields; the SDK would write all it knows into each message.
-    activity.logger.activity_info_on_message = False
-    workflow.logger.workflow_info_on_message = False
     forwarding = LogForwardingConfig(
         logger=logging.getLogger(CORE_LOGGER),
         append_target_to_name=False,

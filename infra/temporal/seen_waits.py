@@ -12,10 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
-from temporalio.api.enums.v1 import PendingActivityState, PendingWorkflowTaskState, TaskQueueType
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import (
+    PendingActivityState,
+    PendingWorkflowTaskState,
+    TaskQueueType,
+    WorkflowExecutionStatus,
+)
 from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
-from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.api.workflowservice.v1 import (
+    DescribeTaskQueueRequest,
+    DescribeWorkflowExecutionRequest,
+)
 from temporalio.service import RPCError, RPCStatusCode
 
 from infra import gateway_addresses
@@ -28,6 +36,7 @@ from infra.db.reading import rollout_search
 from infra.db.runs import campaigns
 from infra.db.runs.campaigns import CampaignRecord
 from infra.db.training import trainers
+from infra.temporal.service import Namespace
 from mainspring.config.settings import Settings, load_settings
 from mainspring.ids import campaign_workflow
 from mainspring.protocol.names import ASKED_S, NOTICE, AwaitedActivity
@@ -46,6 +55,7 @@ from mainspring.words.waits import (
     Wait,
 )
 
+RUNNING = WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING
 PAUSED_S = 30.0
 """Loading the weights of a small model takes less."""
 LOADS_S = 60.0
@@ -56,7 +66,7 @@ NUM_OLDEST = 8
 
 
 async def look(
-    db: Database, client: Client, record: CampaignRecord, home: Path | None = None
+    db: Database, temporal: Namespace, record: CampaignRecord, home: Path | None = None
 ) -> Scene:
     """Look at the campaign now. `home`: the folder whose settings hold; None: the usual one. Raises
     RPCError when Temporal does not answer."""
@@ -65,7 +75,8 @@ async def look(
         return Scene(record.id, record.kind, record.status, at, is_running=False)
     oldest = await rollout_search.oldest_running(db, record.id, NUM_OLDEST)
     own, *others = await asyncio.gather(
-        _describe(client, campaign_workflow(record.id)), *(_describe(client, id) for id in oldest)
+        _describe(temporal, campaign_workflow(record.id)),
+        *(_describe(temporal, id) for id in oldest),
     )
     # Its last act is to write its end: one that ended since the row was read is not lost.
     status = record.status if own else (await campaigns.get(db, record.id)).status
@@ -78,12 +89,12 @@ async def look(
     stuck = tuple(task for of, raw in described if (task := _stuck(of, raw)) is not None)
     queues = {activity.queue for activity in pending if activity.queue}
     polled = await asyncio.gather(
-        *(_pollers(client, name, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY) for name in queues)
+        *(_pollers(temporal, name, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY) for name in queues)
     )
     pollers = dict(zip(queues, polled, strict=True))
     if stuck:
         pollers[record.workflow_queue] = await _pollers(
-            client, record.workflow_queue, TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
+            temporal, record.workflow_queue, TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
         )
     settings = load_settings(home)
     fleet = await engines.members(db, record.id, record.config.policy.engines)
@@ -248,17 +259,19 @@ async def _answers(address: str) -> bool:
     return True
 
 
-async def _describe(client: Client, workflow: str) -> tuple[str, Any] | None:
+async def _describe(temporal: Namespace, workflow: str) -> tuple[str, Any] | None:
     """None: it does not run."""
+    asked = DescribeWorkflowExecutionRequest(
+        namespace=temporal.namespace, execution=WorkflowExecution(workflow_id=workflow)
+    )
     try:
-        described = await client.get_workflow_handle(workflow).describe()
+        raw = await temporal.workflow_service.describe_workflow_execution(asked, retry=True)
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
             return None
         raise
-    if described.status is not WorkflowExecutionStatus.RUNNING:
-        return None
-    return workflow, described.raw_description
+    is_running = raw.workflow_execution_info.status == RUNNING
+    return (workflow, raw) if is_running else None
 
 
 def _is_being_cancelled(raw: Any) -> bool:
@@ -319,11 +332,11 @@ def _stuck(of: str, raw: Any) -> Stuck | None:
 
 
 async def _pollers(
-    client: Client, queue: str, kind: "TaskQueueType.ValueType"
+    temporal: Namespace, queue: str, kind: "TaskQueueType.ValueType"
 ) -> tuple[Poller, ...]:
-    described = await client.workflow_service.describe_task_queue(
+    described = await temporal.workflow_service.describe_task_queue(
         DescribeTaskQueueRequest(
-            namespace=client.namespace, task_queue=TaskQueue(name=queue), task_queue_type=kind
+            namespace=temporal.namespace, task_queue=TaskQueue(name=queue), task_queue_type=kind
         )
     )
     return tuple(

@@ -115,7 +115,8 @@ def bundled_is_no_folder(option: str) -> UsageError:
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    # Validators of the kinds of run that a command does not read are never built.
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 def _leaves(given: Any) -> Iterator[Any]:

@@ -15,7 +15,8 @@ from infra.db.database import Database
 from infra.db.runs import campaigns, events
 from infra.db.training import policies, trainers
 from infra.stack.postgres_server import Postgres
-from infra.temporal.connection import connect, settled
+from infra.temporal.connection import connect
+from infra.temporal.service import settled
 from mainspring.config.any_run import training
 from mainspring.config.settings import load_settings
 from mainspring.errors import DatabaseError

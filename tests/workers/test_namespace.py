@@ -17,7 +17,8 @@ from cli.main import app
 from cli.operations.machine.embedded_stack import StackInfo
 from infra.db import store
 from infra.db.database import Database
-from infra.temporal.connection import OWNER_KEY, ForeignNamespace, OtherNamespace, connect
+from infra.temporal.connection import OWNER_KEY, ForeignNamespace, connect
+from infra.temporal.service import OtherNamespace
 from mainspring.config.settings import Settings, load_settings
 from migrations import upgrade
 from tests.polling import pollers, rollout_worker

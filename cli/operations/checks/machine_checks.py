@@ -18,7 +18,8 @@ from infra.sandbox.backends import available_backends
 from infra.sandbox.bubblewrap import cgroup, command
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
-from infra.temporal.connection import check_owner, connect, settled
+from infra.temporal.connection import check_owner, connect
+from infra.temporal.service import settled
 from infra.verdicts import swebench
 from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import MainspringError

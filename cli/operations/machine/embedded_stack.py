@@ -26,7 +26,8 @@ from infra.stack import ports
 from infra.stack.ports import Forced
 from infra.stack.postgres_server import Postgres
 from infra.stack.temporal_server import ANSWER_TIMEOUT_S, Temporal
-from infra.temporal.connection import connect, settled
+from infra.temporal.connection import connect
+from infra.temporal.service import settled
 from mainspring.config.settings import USUAL_NAMESPACE, Settings, configured_settings, load_settings
 from mainspring.errors import MainspringError, ServiceError
 from migrations.upgrade import upgrade

@@ -78,12 +78,12 @@ async def _moves(
     await asyncio.to_thread(importlib.import_module, "infra.temporal.seen_waits")
     from temporalio.service import RPCError
 
-    from infra.temporal.connection import connect, settled
     from infra.temporal.seen_waits import look
+    from infra.temporal.service import connect_to_look
 
     try:
-        client = await connect(await settled(settings, db), polls=False)
-        scene = await look(db, client, record, settings.home)
+        temporal = await connect_to_look(settings, db)
+        scene = await look(db, temporal, record, settings.home)
     except TemporalError as error:
         return (), (Wait(error.message, error.remedy),)
     except RPCError as error:

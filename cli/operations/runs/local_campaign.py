@@ -43,7 +43,8 @@ from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.log_setup import set_up
 from infra.stack import ports
-from infra.temporal.connection import connect, settled
+from infra.temporal.connection import connect
+from infra.temporal.service import settled
 from mainspring.artifacts import layout
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
