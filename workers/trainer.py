@@ -23,6 +23,7 @@ from infra.db.cache import FactCache
 from infra.db.connect import PoolRole, open_database
 from infra.db.database import Database
 from infra.db.runs import campaigns
+from infra.db.runs.campaigns import CampaignRecord
 from infra.db.training import trainers
 from infra.db.training.trainers import TrainerLease
 from infra.log_setup import set_up
@@ -31,6 +32,8 @@ from infra.temporal.faults import Faults
 from infra.temporal.takeover import end_attempts, worker_identity
 from infra.tracking import telemetry
 from infra.tracking.gauges import Gauges
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.files.colocated import ranks_elsewhere
 from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import DatabaseError, UsageError
 from mainspring.ids import (
@@ -68,7 +71,8 @@ CHECK_S = 5.0
 
 
 def main(home: Path | None, name: str, *, standby: bool = False) -> None:
-    """Raises UsageError for a standby on Ray of its own address."""
+    """Raises UsageError for a standby on Ray of its own address, and for a campaign whose ranks
+    share devices with engines, which Ray may place elsewhere."""
     settings = load_settings(home)
     if standby and settings.ray_address:
         raise UsageError(
@@ -96,7 +100,11 @@ async def _run(settings: Settings, name: str, standby: bool) -> None:
             activities=[ExtensionActivities().check_extensions],
             max_concurrent_activity_task_polls=1,
         ):
-            retrains = await _stored(db, campaign)
+            record = await _stored(db, campaign)
+        if isinstance(record.config, CampaignConfig) and (
+            elsewhere := ranks_elsewhere(record.config, settings.ray_address)
+        ):
+            raise elsewhere
         lease = None
         ranks = TrainerDriver(address=settings.ray_address or LOCAL)
         stop = stop_signal()
@@ -107,7 +115,7 @@ async def _run(settings: Settings, name: str, standby: bool) -> None:
                 if standby:
                     # Of the owner before: it ended after this process had looked for such.
                     await asyncio.to_thread(clear_leftovers)
-                await _train(settings, db, link, ranks, lease, stop, retrains=retrains)
+                await _train(settings, db, link, ranks, lease, stop, retrains=record.is_retrained)
         finally:
             await asyncio.to_thread(ranks.shutdown)
             # Without it the next trainer waits until this one's silence is noticed.
@@ -169,16 +177,15 @@ async def _train(
     )
 
 
-async def _stored(db: Database, campaign: CampaignId) -> bool:
-    """Return once the campaign is stored: it may be started before its trainer or after it. Whether
-    it trains stored batches alone."""
+async def _stored(db: Database, campaign: CampaignId) -> CampaignRecord:
+    """Return once the campaign is stored: it may be started before its trainer or after it."""
     waited = False
     while (record := await campaigns.find(db, campaign)) is None:
         if not waited:
             print(f"waiting for campaign {campaign} to be started", file=sys.stderr, flush=True)
         waited = True
         await asyncio.sleep(LOOK_S)
-    return record.is_retrained
+    return record
 
 
 async def _watch(ranks: TrainerDriver) -> None:

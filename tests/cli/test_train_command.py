@@ -281,3 +281,30 @@ async def test_a_trainer_waits_for_its_campaign(stack: StackInfo, file: Path) ->
     finally:
         trainer.terminate()
         await trainer.wait()
+
+
+async def test_ranks_that_share_devices_are_not_placed_by_a_cluster(
+    stack: StackInfo, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAINSPRING_RAY_ADDRESS", "ray:6379")
+    file.write_text(
+        FILE.replace('device = "cpu"', 'device = "cpu"\nengine = "fsdp"\ncolocate = true')
+        .replace(NAME, "in-turns")
+        .replace("127.0.0.1:0", "127.0.0.1:9")
+    )
+    home = ["--home", str(stack.home)]
+    for command in (["train", str(file), "--dry-run"], ["train", str(file)]):
+        ended = await in_this_process(*command, *home)
+        assert isinstance(ended.exception, MainspringError) and ended.exception.exit_code == 2
+        assert "the Ray cluster at ray:6379 may place them on others" in ended.output
+    async with Database.open(stack.database_url) as db:
+        assert await campaigns.find(db, CampaignId("in-turns")) is None
+        await launch.create(db, load_campaign(file))
+    # Of a campaign that was stored where the variable was not set.
+    arguments = ["worker", "trainer", "--campaign", "in-turns", *home]
+    trainer = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "mainspring", *arguments), stderr=subprocess.PIPE
+    )
+    _, told = await asyncio.wait_for(trainer.communicate(), TIMEOUT_S)
+    assert trainer.returncode == 2
+    assert "unset MAINSPRING_RAY_ADDRESS" in told.decode() and "Traceback" not in told.decode()

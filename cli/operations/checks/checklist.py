@@ -31,6 +31,7 @@ from infra.policy.engines.engine_check import check_engine
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.files.colocated import ranks_elsewhere
 from mainspring.config.files.pairs import warnings
 from mainspring.config.section import BUNDLED
 from mainspring.config.settings import Settings
@@ -95,7 +96,7 @@ async def of_this_machine(
         ],
         await _sandbox_item(config, settings),
         *bundle_items(config),
-        _trainer_item(config.trainer.engine_name, settings.ray_address),
+        _trainer_item(config, settings.ray_address),
         _gpu_item(config, hardware, settings.ray_address),
         _disk_item(config, settings.home),
     ]
@@ -273,13 +274,16 @@ async def _sandbox_item(config: CampaignConfig, settings: Settings) -> Item:
     return Item("sandbox", State.OK, f"works: {', '.join(works)}")
 
 
-def _trainer_item(engine: str, ray_address: str) -> Item:
-    needed = TRAINER_LIBRARIES[:-1] if engine == FSDP else TRAINER_LIBRARIES
+def _trainer_item(config: CampaignConfig, ray_address: str) -> Item:
+    is_fsdp = config.trainer.engine_name == FSDP
+    needed = TRAINER_LIBRARIES[:-1] if is_fsdp else TRAINER_LIBRARIES
     absent = [name for name in needed if importlib.util.find_spec(name) is None]
     if absent:
         fix = "pip install 'mainspring[train]' (not into SGLang's environment)"
         return Item("trainer", State.MISSING, f"not installed: {', '.join(absent)}", fix)
-    library = "torch's FSDP" if engine == FSDP else "Megatron-core"
+    if elsewhere := ranks_elsewhere(config, ray_address):
+        return Item("trainer", State.MISSING, elsewhere.message, elsewhere.remedy)
+    library = "torch's FSDP" if is_fsdp else "Megatron-core"
     if ray_address:
         return Item("trainer", State.STARTS, f"{library} on the Ray cluster at {ray_address}")
     return Item("trainer", State.STARTS, f"Ray and {library} on this machine")

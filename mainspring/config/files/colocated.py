@@ -1,9 +1,10 @@
 """Settings that colocation (`trainer.colocate`) cannot be given with: what must be served or sent
-while ranks have the devices. Pure; imported by the table of pairs."""
+while ranks have the devices. Pure; imported by the table of pairs, and by what starts trainers."""
 
 from urllib.parse import urlsplit
 
 from mainspring.config.files.leftovers import Together
+from mainspring.errors import ConfigError
 from mainspring.status import PolicyApi, Publish
 
 LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -44,3 +45,14 @@ def not_colocated(config: Together) -> str:
                 f"policy, which does not answer during a step; give it engines of its own, {_OR}"
             )
     return ""
+
+
+def ranks_elsewhere(config: Together, ray_address: str) -> ConfigError | None:
+    """Why the trainer's ranks may not be beside the engines that they share devices with."""
+    if not (config.trainer.colocate and ray_address):
+        return None
+    return ConfigError(
+        "trainer.colocate = true needs ranks on the engines' machine, and the Ray cluster at "
+        f"{ray_address} may place them on others",
+        remedy=f"unset MAINSPRING_RAY_ADDRESS: the trainer starts a Ray of its own; {_OR}",
+    )
