@@ -33,6 +33,7 @@ def gpus(number: int, *, has_sglang: bool = True) -> Hardware:
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     shape = {"num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3}
+    shape |= {"intermediate_size": 1536, "vocab_size": 49152}
     more = {"hidden_size": 576, "model_type": "llama", "max_position_embeddings": 8192}
     (tmp_path / "config.json").write_text(json.dumps(shape | more))
     return tmp_path
@@ -52,6 +53,13 @@ def test_the_cpu_engines_cache_fits_into_half_of_the_memory(model: Path) -> None
     size = scheduler.SLOTS_PER_RUNNING * batch * shape.slot_bytes
     assert size <= 4 * GIB < size * (batch + 1) / batch
     assert local_engines.batch_that_fits(model, config, 1) == 1
+
+
+def test_a_model_without_attention_has_a_batch_too(model: Path) -> None:
+    config = campaign(model, "http://127.0.0.1:30000")
+    state = {"model_type": "mamba2", "hidden_size": 768, "num_hidden_layers": 24, "num_heads": 24}
+    (model / "config.json").write_text(json.dumps(state | {"vocab_size": 50288}))
+    assert local_engines.batch_that_fits(model, config, 8 * GIB) >= 1
 
 
 def test_engines_and_trainer_have_gpus_of_their_own(model: Path) -> None:

@@ -38,7 +38,7 @@ from mainspring.config.settings import Settings, configured_settings
 from mainspring.config.training.parallel import Device
 from mainspring.errors import DatabaseError
 from mainspring.ids import campaign_id
-from mainspring.model_folder.any_model import text_of
+from mainspring.model_folder.any_model import estimated_sizes
 from mainspring.status import PolicyApi, Publish
 
 HERE = ("127.0.0.1", "localhost", "::1")
@@ -297,9 +297,7 @@ def hf_config(model: Path) -> dict[str, Any]:
 
 def batch_that_fits(model: Path, config: CampaignConfig, free_bytes: int) -> int:
     """Requests at once whose KV cache takes at most half of the free memory on CPU."""
-    hf = text_of(hf_config(model))
-    heads = hf["num_attention_heads"]
-    head_dim = hf.get("head_dim") or hf["hidden_size"] // heads
-    per_token = 2 * hf["num_hidden_layers"] * hf.get("num_key_value_heads", heads) * head_dim * 4
+    sizes = estimated_sizes(hf_config(model), str(model))
+    per_token = 2 * sizes["num_layers"] * sizes["num_kv_heads"] * sizes["head_dim"] * 4
     per_request = SLOTS_PER_RUNNING * per_token * config.policy.max_context
     return max(1, min(MAX_BATCH, free_bytes // 2 // per_request))
