@@ -58,6 +58,19 @@ async def test_a_killed_member_is_started_again_and_stopped_in_the_end(
     assert second is not None and not runs(second)
 
 
+async def test_an_engine_ends_after_those_that_ask_it(tmp_path: Path) -> None:
+    file = tmp_path / "ends"
+
+    def member(name: str, seconds: float, *, is_asked: bool = False) -> Member:
+        arguments = [str(file), name, str(seconds)]
+        return Member(name, arguments, module="tests.cli.ends_in_turn", is_asked=is_asked)
+
+    members = [member("engine", 0.0, is_asked=True), member("rollout", 0.5), member("trainer", 0.1)]
+    async with Fleet(members, tmp_path, print):
+        await until(lambda: all(Path(f"{file}.{each.name}").exists() for each in members))
+    assert file.read_text().split() == ["trainer", "rollout", "engine"]
+
+
 async def test_members_die_with_a_killed_fleet(tmp_path: Path, lasting: Member) -> None:
     script = (
         "import asyncio\nfrom pathlib import Path\n"

@@ -65,6 +65,8 @@ class Member:
     member starts by itself."""
     is_needed: bool = True
     """Without one that is not, the others work: it is left alone when it cannot run."""
+    is_asked: bool = False
+    """An engine: the others ask it until they end, and would tell of its end as a loss."""
     turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
     """Entered for each start, until the member `answers` or has ended."""
     answers: Callable[[], Awaitable[bool]] | None = None
@@ -97,7 +99,9 @@ class Fleet:
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
-        await asyncio.gather(*(self._stop(member) for member in self.members.values()))
+        for is_asked in (False, True):
+            ending = [each for each in self.members.values() if each.is_asked is is_asked]
+            await asyncio.gather(*map(self._stop, ending))
         await asyncio.gather(*(forks.close() for forks in self._forks.values()))
 
     def watched(self) -> list[KeptProcess]:

@@ -288,6 +288,7 @@ def _serve(name: str, settings: Settings, config: CampaignConfig, url: str) -> M
             *("--weight-version", FIRST_VERSION),
         ],
         waits_for=first / "config.json",
+        is_asked=True,
     )
 
 
