@@ -118,7 +118,7 @@ def _hugging_face_step(model: Any, optimizer: Any, samples: Sequence[Any]) -> fl
         objective = torch.min(ratio * advantages, ratio.clamp(0.8, 1.28) * advantages)
         loss = -objective.sum() / num_tokens
         loss.backward()
-        total += float(loss)
+        total += float(loss.detach())
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     return total
