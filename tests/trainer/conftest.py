@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.training.lora import LoraConfig
 from mainspring.config.training.parallel import Device, ParallelConfig
 from mainspring.trajectories.samples import NOT_SAMPLED, Sample
 from trainer.model.hf_directory import load_weights
@@ -108,13 +109,17 @@ def alone() -> Processes:
 
 @pytest.fixture(scope="session")
 def make_config() -> Callable[..., CampaignConfig]:
-    def make(**trainer: Any) -> CampaignConfig:
+    """Of the bundled model, which has adapters (`lora`) in these tests alone."""
+
+    def make(*, lora: dict[str, Any] | None = None, **trainer: Any) -> CampaignConfig:
         optimizer = {"lr": 5e-3, "warmup_steps": 0, "final_lr_fraction": 1.0, "max_grad_norm": 0.5}
         optimizer |= trainer.pop("optimizer", {})
         defaults = {"warm_start": {}, "num_steps": 10, "gap": {"max": 100.0}, "device": "cpu"}
-        return CampaignConfig.model_validate(
+        config = CampaignConfig.model_validate(
             {"name": "t", "trainer": defaults | trainer | {"optimizer": optimizer}}
         )
+        adapted = config.trainer.model_copy(update={"lora": LoraConfig(**(lora or {}))})
+        return config.model_copy(update={"trainer": adapted})
 
     return make
 

@@ -10,7 +10,9 @@ from torch.distributed.tensor import DTensor
 
 from mainspring.config.campaign import CampaignConfig
 from mainspring.trajectories.samples import Sample
+from trainer.engines.fsdp.adapters import is_b
 from trainer.engines.fsdp.engine import FsdpEngine
+from trainer.engines.fsdp.weights import FsdpWeights
 from trainer.model.processes import join
 from trainer.process.rank import TrainerRank
 from trainer.step.mini_batch import MiniBatch
@@ -27,7 +29,7 @@ def gradients_of(
     step = PolicyStep(config, engine, optimizer, rank._processes, loss=rank._loss, reference=None)
     figures, _ = step._accumulate(MiniBatch(samples), 0)
     norm = optimizer.reduce_and_clip()
-    grads = {name: _whole(p.grad) for name, p in engine.weights.parameters().items()}
+    grads = {name: _whole(p.grad) for name, p in engine.weights.trained().items()}
     optimizer.zero_grad()
     return {"loss": figures.loss, "norm": norm, "grads": grads}
 
@@ -86,3 +88,28 @@ def step_after_loading(
         loss = trainer.train_step(samples, step=2, current_version=0).loss
         trainer.export_hf(out / f"{name}-{config.trainer.data_parallel}")
     return loss
+
+
+def adapted_steps(
+    rank: int, store: str, config: CampaignConfig, model_dirs: dict[str, Path], samples: Any
+) -> dict[str, Any]:
+    """Of each model, with adapters that add something: those, a gradient, then three steps, and the
+    log-probs of this rank's share under the weights that are exported beside the model."""
+    found: dict[str, Any] = {}
+    for name, model_dir in model_dirs.items():
+        trainer = _ranks(rank, store, config, model_dir)
+        weights = trainer._weights
+        assert isinstance(weights, FsdpWeights)
+        generator = torch.Generator().manual_seed(3)
+        with torch.no_grad():
+            for part_name, part in weights.trained().items():
+                if is_b(part_name):
+                    weights._put(part, 0.02 * torch.randn(part.shape, generator=generator))
+        parts = {n: _whole(part.detach()).clone() for n, part in weights.trained().items()}
+        kept = [sample for sample in samples if sample.carries_advantage]
+        found[name] = gradients_of(trainer, config, kept) | {"parts": parts}
+        steps = [trainer.train_step(samples, step=step, current_version=0) for step in range(3)]
+        found[name]["losses"] = [metrics.loss for metrics in steps]
+        trainer.export_hf(model_dir / "trained")
+        found[name]["logprobs"] = trainer.logprobs(samples)
+    return found

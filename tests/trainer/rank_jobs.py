@@ -3,14 +3,19 @@
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.training.parallel import MCORE
 from mainspring.trajectories.samples import Sample
 from tests.trainer import cuda_shim
 from trainer.engines.mcore import McoreEngine
-from trainer.engines.mcore_module import finalize_model_grads
+from trainer.engines.mcore_module import _finalize, finalize_model_grads
 from trainer.model import model_conversion
+from trainer.model.convert import from_hf, hf_names
+from trainer.model.hf_directory import load_weights
+from trainer.model.lora import adapters
 from trainer.model.processes import Processes, join
 from trainer.process.rank import TrainerRank
 from trainer.step.mini_batch import MiniBatch
@@ -45,11 +50,7 @@ def gradients(
     trainer = TrainerRank(config, model_dir, rank=rank)
     engine = trainer._engine
     assert isinstance(engine, McoreEngine)
-
-    def summed(model: list[Any], num_tokens: object = None, **options: Any) -> None:
-        finalize_model_grads(model, None, **options | {"force_all_reduce": True})
-
-    engine.module.config.finalize_model_grads_func = summed
+    engine.module.config.finalize_model_grads_func = _summed
     optimizer = engine.optimizer(config.trainer.optimizer)
     step = PolicyStep(config, engine, optimizer, processes, loss=trainer._loss, reference=None)
     figures, _ = step._accumulate(MiniBatch(samples), 0)
@@ -201,3 +202,69 @@ def written_in_background(
     assert trainer.is_checkpoint_written(wait=True)
     trainer.export_hf(out / "third")
     return metrics
+
+
+def adapted(
+    rank: int, store: str, config: CampaignConfig, model_dir: Path, samples: list[Sample], out: Path
+) -> dict[str, Any]:
+    """Of adapters that add something: the gradient of one pass, by the global name of their matrix,
+    then three steps. The weights are exported to `out`."""
+    if config.trainer.engine_name == MCORE:
+        processes = joined(rank, store, config)
+    else:
+        processes = join(rank, config.trainer, dist.FileStore(store, config.trainer.world_size))
+    trainer = TrainerRank(config, model_dir, rank=rank)
+    engine: Any = trainer._engine
+    own = {engine.weights._global(n): each for n, each in adapters(engine.weights._model).items()}
+    sources = load_weights(model_dir)
+    for name, adapter in own.items():
+        parts = {}
+        for hf_name in hf_names(name, engine.weights._hf):
+            generator = torch.Generator().manual_seed(
+                len(sources[hf_name]) + int(name.split(".")[2])
+            )
+            shape = (len(sources[hf_name]), config.trainer.lora.rank)
+            parts[hf_name] = 0.02 * torch.randn(shape, generator=generator)
+        [*_, last] = parts.values()
+        tensor = {"tp_rank": processes.tp_rank, "tp_size": processes.tp_size}
+        whole = last if adapter.dim else from_hf(name, parts, engine.weights._hf, **tensor)
+        adapter.b.data.copy_(whole)
+    optimizer = engine.optimizer(config.trainer.optimizer)
+    if isinstance(engine, McoreEngine):
+        engine.module.config.finalize_model_grads_func = _summed
+    step = PolicyStep(config, engine, optimizer, processes, loss=trainer._loss, reference=None)
+    figures, _ = step._accumulate(MiniBatch(samples), 0)
+    norm = optimizer.reduce_and_clip()
+    grads = {
+        name: [
+            (part.main_grad if isinstance(engine, McoreEngine) else part.grad).numpy().copy()
+            for part in (adapter.a, adapter.b)
+        ]
+        for name, adapter in own.items()
+    }
+    optimizer.zero_grad()
+    if isinstance(engine, McoreEngine):
+        engine.module.config.finalize_model_grads_func = _finalize
+    steps = [trainer.train_step(samples, step=n, current_version=0) for n in range(3)]
+    trainer.export_hf(out)
+    found = {"loss": figures.loss, "norm": norm, "grads": grads}
+    return place(processes) | found | {"losses": [metrics.loss for metrics in steps]}
+
+
+def _summed(model: list[Any], num_tokens: object = None, **options: Any) -> None:
+    finalize_model_grads(model, None, **options | {"force_all_reduce": True})
+
+
+def plain_third_steps(
+    rank: int, store: str, config: CampaignConfig, model_dir: Path, samples: list[Sample], out: Path
+) -> list[Any]:
+    """The metrics of the plain engine's third step, and of the one from a checkpoint before it."""
+    join(rank, config.trainer, dist.FileStore(store, config.trainer.world_size))
+    trainer = TrainerRank(config, model_dir, rank=rank)
+    for step in range(2):
+        trainer.train_step(samples, step=step, current_version=0)
+    trainer.save_checkpoint(out)
+    again = TrainerRank(config, model_dir, rank=rank)
+    dist.barrier()
+    again.load_checkpoint(out)
+    return [each.train_step(samples, step=2, current_version=0) for each in (trainer, again)]

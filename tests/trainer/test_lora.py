@@ -1,7 +1,6 @@
 """Low-rank adapters: what is trained, stored and exported, beside Hugging Face and PEFT."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.training.lora import LoraConfig
 from mainspring.config.training.parallel import MCORE
 from tests.trainer import rank_jobs
 from tests.trainer.conftest import largest_gap, weights_of
@@ -22,18 +20,6 @@ from trainer.model.hf_directory import load_weights
 from trainer.process.rank import TrainerRank
 
 LORA = {"rank": 4, "alpha": 8.0}
-
-
-@pytest.fixture
-def make_config(make_config: Callable[..., CampaignConfig]) -> Callable[..., CampaignConfig]:
-    """The usual one, of the bundled model, which has no adapters outside of these tests."""
-
-    def make(*, lora: dict[str, Any] | None = None, **trainer: Any) -> CampaignConfig:
-        config = make_config(**trainer)
-        added = config.trainer.model_copy(update={"lora": LoraConfig(**(lora or {}))})
-        return config.model_copy(update={"trainer": added})
-
-    return make
 
 
 def trained(rank: TrainerRank) -> dict[str, torch.Tensor]:
@@ -222,7 +208,6 @@ def test_what_adapters_do_not_go_with_is_refused() -> None:
         with pytest.raises(ValidationError, match=match):
             CampaignConfig.model_validate(raw | {"trainer": {"lora": LORA} | trainer})
 
-    refused("needs tensor_parallel = 1", tensor_parallel=2)
     refused("set optimizer.name = 'adamw'", optimizer={"name": "muon"})
     with pytest.raises(ValidationError, match="starts from random weights"):
         CampaignConfig.model_validate(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from trainer.model.convert import shard_dim
+from trainer.model.lora import shard_dim
 from trainer.model.processes import Processes
 
 CLIP_EPS = 1e-6

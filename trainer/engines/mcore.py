@@ -41,7 +41,7 @@ class McoreEngine:
         temperature = config.policy.temperature or 1.0
         model = build_model(hf, config.trainer, processes, temperature=temperature)
         lora = config.trainer.lora
-        add_adapters(model, lora, config.seed, first_layer(model, processes))
+        add_adapters(model, lora, config.seed, first_layer(model, processes), processes)
         self.weights = Weights(model, hf, processes, model_dir, lora)
         self.weights.load_hf(model_dir)
         self.files = ShardedFiles(model)

@@ -45,7 +45,8 @@ class PlainEngine:
             self._hf, self._parallel, processes, temperature=config.policy.temperature or 1.0
         )
         lora = config.trainer.lora
-        add_adapters(self._model, lora, config.seed, first_layer(self._model, processes))
+        first = first_layer(self._model, processes)
+        add_adapters(self._model, lora, config.seed, first, processes)
         self.weights = Weights(self._model, self._hf, processes, model_dir, lora)
         self.weights.load_hf(model_dir)
         self.files = RankFiles(self.weights, processes)

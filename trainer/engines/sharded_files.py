@@ -22,11 +22,15 @@ from megatron.core.dist_checkpointing.strategies.fully_parallel import (
     FullyParallelSaveStrategyWrapper,
 )
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
+from megatron.core.transformer.mlp import apply_swiglu_sharded_factory
+from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 
 from trainer.engines.checkpoint import SHARDS, Sharding
 from trainer.engines.mcore_optimizer import McoreOptimizer
 from trainer.engines.parent_death import end_with_parent, ended_with_parent
 from trainer.engines.protocol import EnterPhase, StepOptimizer
+from trainer.model.convert import GATE_UP
+from trainer.model.lora import adapters, shard_dim
 from trainer.model.policy_model import PolicyModel
 
 
@@ -36,6 +40,10 @@ class ShardedFiles:
     def __init__(self, model: PolicyModel, folder: str = SHARDS) -> None:
         """`folder`: its name within a checkpoint's directory."""
         self._model = model
+        for name in adapters(model):
+            matrix = name.removesuffix(".weight")
+            module: Any = model.get_submodule(matrix)
+            module.sharded_state_dict = partial(_adapted_state, module, matrix)
         self._folder = folder
         self._calls = AsyncCallsQueue()
 
@@ -102,6 +110,28 @@ class ShardedFiles:
                 model, is_loading=is_loading, metadata=metadata
             )
         return state
+
+
+def _adapted_state(
+    module: Any, matrix: str, prefix: str = "", sharded_offsets: Any = (), metadata: Any = None
+) -> dict[str, Any]:
+    """Megatron's own cuts nothing but a `weight`, which an adapted linear layer `matrix` does not
+    have by this name."""
+    state = module.state_dict(prefix="", keep_vars=True)
+    dims = {name: shard_dim(f"{matrix}.{name}") for name in state}
+    cut = {name: dim for name, dim in dims.items() if dim is not None}
+    made: dict[str, Any] = make_sharded_tensors_for_checkpoint(
+        state,
+        prefix,
+        cut,
+        sharded_offsets,
+        tp_group=parallel_state.get_tensor_model_parallel_group(),
+        dp_cp_group=metadata["dp_cp_group"],
+    )
+    if matrix.endswith(GATE_UP):  # of each rank [gate; up]
+        for name in cut:
+            made[prefix + name] = apply_swiglu_sharded_factory(made[prefix + name], sharded_offsets)
+    return made
 
 
 def _copies() -> Any:

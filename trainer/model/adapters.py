@@ -2,7 +2,7 @@
 
 Megatron has one matrix where Hugging Face has q, k and v, or gate and up. There A is the same for
 all of them, and B is cut by rows as the matrix itself. Invariant: the first rank of all writes one
-file, with the adapters of all pipeline stages. Imported by `trainer.model.weights`.
+file, with the adapters of all pipeline stages. Imported by the weights of the engines.
 """
 
 import json
@@ -16,15 +16,17 @@ from mainspring.artifacts.adapter_files import CONFIG, WEIGHTS
 from mainspring.config.training.lora import LoraConfig
 from trainer.model.convert import to_hf
 from trainer.model.hf_directory import save_weights
-from trainer.model.lora import Adapter
 
 
-def in_hf_names(name: str, adapter: Adapter, hf: PretrainedConfig) -> dict[str, Tensor]:
-    """The adapter of the mcore matrix `name`, numbered over all ranks, under PEFT's names."""
+def in_hf_names(
+    name: str, a: Tensor, b_parts: list[Tensor], hf: PretrainedConfig
+) -> dict[str, Tensor]:
+    """The adapter of the mcore matrix `name`, numbered over all ranks, under PEFT's names; B as
+    tensor-parallel ranks have it."""
     weights: dict[str, Tensor] = {}
-    for hf_name, rows in to_hf(name, [adapter.b.detach()], hf).items():
+    for hf_name, rows in to_hf(name, b_parts, hf).items():
         module = f"base_model.model.{hf_name.removesuffix('.weight')}"
-        weights[f"{module}.lora_A.weight"] = adapter.a.detach().to("cpu", torch.float32, copy=True)
+        weights[f"{module}.lora_A.weight"] = a.to("cpu", torch.float32, copy=True)
         weights[f"{module}.lora_B.weight"] = rows.to("cpu", torch.float32, copy=True).contiguous()
     return weights
 

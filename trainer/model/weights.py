@@ -152,7 +152,10 @@ class Weights:
         own: StateDict = {}
         if self._processes.is_first_copy:
             for local, adapter in adapters(self._model).items():
-                own |= in_hf_names(self._global(local), adapter, self._hf)
+                a = self._parts(adapter.a.detach(), adapter.dim == 1)
+                b = self._parts(adapter.b.detach(), adapter.dim == 0)
+                if a is not None and b is not None:
+                    own |= in_hf_names(self._global(local), torch.cat(a, dim=1), b, self._hf)
         everyones = {name: part for parts in self._everywhere(own) for name, part in parts.items()}
         if dist.get_rank() == 0:
             write(directory, everyones, lora, self._model_dir)
@@ -163,9 +166,13 @@ class Weights:
             return [weight] if self._processes.is_first_copy_of_experts else None
         if not self._processes.is_first_copy:
             return None
+        return self._parts(weight, shard_dim(name) is not None)
+
+    def _parts(self, weight: Tensor, is_cut: bool) -> list[Tensor] | None:
+        """The same for one copy of the model."""
         group = self._processes.tp_group
         is_writer = group.rank() == 0
-        if group.size() == 1 or shard_dim(name) is None:
+        if group.size() == 1 or not is_cut:
             return [weight] if is_writer else None
         parts = [torch.empty_like(weight) for _ in range(group.size())] if is_writer else None
         dist.gather(weight.contiguous(), parts, group=group, group_dst=0)

@@ -47,7 +47,7 @@ class ParallelConfig(Section):
     """Step engine. "plain": Megatron-core's model in float32, for CPUs and small models. "mcore":
     Megatron-core's own data parallelism, optimizer and schedules, for GPUs. "fsdp": any causal
     language model of transformers, sharded by torch's FSDP2 over `data_parallel` ranks, without
-    adapters and critic. Or a class of your own as "package.module:Class". Unset: "mcore" on the
+    a critic. Or a class of your own as "package.module:Class". Unset: "mcore" on the
     device "cuda", "plain" on the device "cpu"."""
     device: Device = Device.CUDA
     """Device of the ranks."""
@@ -131,20 +131,6 @@ class ParallelConfig(Section):
                 f"optimizer_offload moves what is on a GPU, and device is '{self.device}': remove "
                 "optimizer_offload"
             )
-        if self.lora.rank:
-            raise ValueError(
-                f'the engine "fsdp" cannot do lora.rank = {self.lora.rank}, as it trains whole '
-                'models: set engine = "mcore" (or "plain" on a CPU), or remove lora'
-            )
-
-    @model_validator(mode="after")
-    def _adapters_are_whole(self) -> Self:
-        if self.lora.rank and self.tensor_parallel > 1:
-            raise ValueError(
-                f"lora.rank = {self.lora.rank} needs tensor_parallel = 1: share the model by "
-                "pipeline_parallel, or its sequences by context_parallel"
-            )
-        return self
 
     @model_validator(mode="after")
     def _tokens_are_shared_inside_a_layer(self) -> Self:

@@ -36,7 +36,6 @@ def test_the_number_of_ranks_is_the_product_of_what_shares() -> None:
         ({"engine": "fsdp", "tensor_parallel": 2}, '"fsdp" cannot do tensor_parallel = 2'),
         ({"engine": "fsdp", "expert_parallel": 2}, '"fsdp" cannot do expert_parallel = 2'),
         ({"engine": "fsdp", "recompute": "mlp"}, 'cannot do recompute = "mlp"'),
-        ({"engine": "fsdp", "lora": {"rank": 8}}, "cannot do lora.rank = 8"),
         (
             {"engine": "fsdp", "advantage": "gae", "filter": "none", "critic": {}},
             '"fsdp" has no critic',

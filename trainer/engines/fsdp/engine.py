@@ -23,6 +23,7 @@ from mainspring.model_folder.config_file import where
 from mainspring.model_folder.refusals import FolderUse
 from mainspring.training.training_faults import AlgorithmBroken
 from mainspring.trajectories.sequences import MaskedSequence
+from trainer.engines.fsdp.adapters import add_adapters
 from trainer.engines.fsdp.file_names import FileNames
 from trainer.engines.fsdp.files import FsdpFiles
 from trainer.engines.fsdp.optimizer import FsdpOptimizer
@@ -46,10 +47,13 @@ class FsdpEngine:
         named = where(model_dir)
         lm = build_lm(hf_directory.load_config(model_dir, FolderUse.ANY_MODEL), named)
         names = FileNames(lm, model_dir)
+        lora = config.trainer.lora
+        if lora.rank:
+            add_adapters(lm, config.trainer, config.seed, named)
         # FSDP gives the module another class, with methods that its own one does not declare.
         self._model: Any = PackedModel(lm, named, config.policy.temperature or 1.0)
         self._layers = shard(self._model, config.trainer, processes, named)
-        self.weights = FsdpWeights(lm, model_dir, names)
+        self.weights = FsdpWeights(lm, model_dir, names, lora)
         self.weights.load_hf(model_dir)
         self.files = FsdpFiles(self.weights)
         probe(self._model, config.trainer, processes, named)
@@ -58,7 +62,7 @@ class FsdpEngine:
         return whole_module(self._model)
 
     def optimizer(self, config: OptimizerConfig) -> FsdpOptimizer:
-        return FsdpOptimizer(self._model, self.weights.parameters(), self._layers, config)
+        return FsdpOptimizer(self._model, self.weights.trained(), self._layers, config)
 
     @torch.no_grad()
     def logprobs(self, sequences: Sequence[MaskedSequence]) -> dict[int, NDArray[np.float32]]:

@@ -29,6 +29,7 @@ from transformers.core_model_loading import (
 from mainspring.errors import ModelError
 from mainspring.model_folder.config_file import where
 from mainspring.model_folder.weights import read_weights
+from trainer.engines.fsdp.adapters import is_part
 
 DTYPES = ("F32", "BF16", "F16")
 BELONG = "give the weights that belong to its config.json"
@@ -51,7 +52,8 @@ class FileNames:
         """Raises ModelError naming the weight that does not fit."""
         self._lm = lm
         self._where = where(model_dir)
-        own: dict[str, Tensor] = lm.state_dict(keep_vars=True)
+        every: dict[str, Tensor] = lm.state_dict(keep_vars=True)
+        own = {name: weight for name, weight in every.items() if not is_part(name)}
         canonical: dict[int, str] = {}
         self.tied: dict[str, str] = {}
         """Second names of tied weights, each with the first one."""

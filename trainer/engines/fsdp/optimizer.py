@@ -28,8 +28,8 @@ class FsdpOptimizer:
         layers: tuple[str, ...],
         config: OptimizerConfig,
     ) -> None:
-        """`parameters`: the shards of `model` by the names that checkpoints have; `layers`: how
-        those of layers begin."""
+        """`parameters`: the trained shards of `model` by the names that checkpoints have;
+        `layers`: how those of layers begin."""
         self._model = model
         self._parameters = parameters
         self._config = config

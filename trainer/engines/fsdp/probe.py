@@ -3,9 +3,9 @@
 A family may ignore what keeps packed sequences apart, without an error. So each engine computes a
 few short sequences at its start, packed and, with the attention of the model's own, one by one.
 Invariants: packed sequences have the log-probs and the gradient of single ones; the output layer
-has the model's logits; every weight has a gradient; or the model is refused by name and nothing is
-trained. Windows are made shorter than the sequences meanwhile, so that they are seen. All ranks
-compute the same. Imported by `trainer.engines.fsdp.engine`.
+has the model's logits; every trained weight has a gradient; or the model is refused by name and
+nothing is trained. Windows are made shorter than the sequences meanwhile, so that they are seen.
+All ranks compute the same. Imported by `trainer.engines.fsdp.engine`.
 """
 
 import numpy as np
@@ -17,6 +17,7 @@ from mainspring.config.training.parallel import ParallelConfig
 from mainspring.errors import ModelError
 from trainer.engines.fsdp.packed_model import PackedModel
 from trainer.engines.fsdp.sharding import whole
+from trainer.engines.gradients import trained
 from trainer.model.micro_batch import MicroBatch
 from trainer.model.packing import PackedSequences
 from trainer.model.processes import Processes
@@ -55,7 +56,7 @@ def probe(model: PackedModel, parallel: ParallelConfig, processes: Processes, na
     model.zero_grad(set_to_none=True)
     most, most_of_gradient = TOLERANCES[parallel.dtype]
     if missing := sorted(of_packed.keys() ^ of_alone.keys()) or [
-        name for name, parameter in model.named_parameters() if name not in of_packed
+        name for name, _ in trained(model) if name not in of_packed
     ]:
         raise ModelError(
             f"{named}: weight {missing[0]} has no gradient, so ranks could not add it up",

@@ -1,8 +1,8 @@
 """A model of a folder, built without its weights and sharded over data-parallel ranks by FSDP2.
 
 Each layer is a unit of its own, the root with embedding and output layer another; a unit's weights
-are whole on a rank only while it computes. Invariants: parameters stay in float32, whatever the
-numbers of the computation; gradients are summed over ranks, not averaged; weights are left
+are whole on a rank only while it computes. Invariants: what is trained stays in float32, whatever
+the numbers of the computation; gradients are summed over ranks, not averaged; weights are left
 uninitialised, `trainer.engines.fsdp.weights` fills them. Of a model that is being built no more
 than addresses exist, and one unit of it on a GPU. Imported by `trainer.engines.fsdp.engine`.
 """
@@ -80,7 +80,7 @@ def shard(
     offload = OffloadPolicy()
     if parallel.optimizer_offload:
         offload = CPUOffloadPolicy(pin_memory=on_cuda)
-    layers = list(_layers(root.lm))
+    layers = list(layers_of(root.lm))
     if not layers:
         raise ModelError(
             f"{named}: no list of its layers is found in {type(root.lm).__name__}, so FSDP cannot "
@@ -108,7 +108,7 @@ def shard(
     return prefixes
 
 
-def _layers(lm: Any) -> Iterator[tuple[nn.Module, str, nn.Module]]:
+def layers_of(lm: Any) -> Iterator[tuple[nn.Module, str, nn.Module]]:
     """Modules that the model's class names as indivisible, the outermost ones, each with its holder
     and its name there; else those of a list that is as long as the config tells."""
     kinds: set[str] = set(getattr(lm, "_no_split_modules", None) or ())

@@ -15,17 +15,22 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from mainspring.artifacts.adapter_files import DIRECTORY
+from mainspring.config.training.lora import LoraConfig
 from mainspring.errors import ModelError
+from trainer.engines.fsdp.adapters import in_peft_names, is_b, part_names
 from trainer.engines.fsdp.file_names import FileNames
 from trainer.engines.fsdp.sharding import CHECKPOINTED, local, whole
+from trainer.model.adapters import write
 from trainer.model.convert import StateDict
 from trainer.model.hf_directory import HfReader, HfWriter, dtype_of
 
 
 class FsdpWeights:
-    def __init__(self, lm: Any, model_dir: Path, names: FileNames) -> None:
+    def __init__(self, lm: Any, model_dir: Path, names: FileNames, lora: LoraConfig) -> None:
         """`model_dir`: where the config and tokenizer of every export come from; `names`: of its
-        weights."""
+        weights; `lora`: of the adapters that `lm` has."""
+        self._lora = lora
         self._lm = lm
         self._model_dir = model_dir
         self._names = names
@@ -35,6 +40,10 @@ class FsdpWeights:
         """The shards by name."""
         named = self._lm.named_parameters()
         return {name.replace(CHECKPOINTED, ""): parameter for name, parameter in named}
+
+    def trained(self) -> dict[str, Tensor]:
+        """Those that an optimizer moves."""
+        return {name: shard for name, shard in self.parameters().items() if shard.requires_grad}
 
     def buffers(self) -> dict[str, Tensor]:
         """Those that a model directory has."""
@@ -60,7 +69,8 @@ class FsdpWeights:
 
     @torch.no_grad()
     def load_hf(self, model_dir: Path) -> None:
-        """Raises ModelError for a directory that does not hold this model."""
+        """Adapters add nothing to these weights. Raises ModelError for a directory that does not
+        hold this model."""
         names = self._names if model_dir == self._model_dir else self._names.of(model_dir)
         own = self.parameters() | self.buffers()
         reader = HfReader(model_dir)
@@ -73,19 +83,23 @@ class FsdpWeights:
                     f"model {model_dir}: {name} is not {copied}, and its config.json ties them",
                     remedy="set tie_word_embeddings to false, or save the model again",
                 )
+        for name, part in own.items():
+            if is_b(name):
+                local(part).zero_()
 
     def _put(self, own: Tensor, weight: Tensor) -> None:
         if isinstance(own, DTensor):
             # Every rank reads the files, which their host's memory holds once.
             placed = distribute_tensor(
-                weight.to(torch.float32), own.device_mesh, own.placements, src_data_rank=None
+                weight.to(own.dtype), own.device_mesh, own.placements, src_data_rank=None
             )
             own.to_local().copy_(placed.to_local())
         else:
             own.copy_(weight)
 
     def export_hf(self, directory: Path) -> None:
-        """Write the weights as a new Hugging Face directory on a disk that all ranks share."""
+        """Write the weights as a new Hugging Face directory on a disk that all ranks share; those
+        with adapters as the model uses them, and the adapters in a folder of their own in it."""
         writer = HfWriter(directory, self._model_dir, part=dist.get_rank())
         if self.writes:
             writer.begin()
@@ -98,6 +112,10 @@ class FsdpWeights:
                 writer.add({name: reader.read(name)}, as_given=True)
             writer.flush()
             writer.finish(writer.files)
+        if self._lora.rank:
+            parts = {name: whole(part.detach()) for name, part in self.trained().items()}
+            if self.writes:
+                write(directory / DIRECTORY, in_peft_names(parts), self._lora, self._model_dir)
 
     def gathered(self) -> Iterator[tuple[int, StateDict]]:
         """Weights as an export has them, on the rank that writes, elsewhere nothing; each group
@@ -106,7 +124,7 @@ class FsdpWeights:
         own = self.parameters() | buffers
         for group in self._names.groups:
             parts = {name: own[self._names.tied.get(name, name)].detach() for name in group.targets}
-            full = {name: whole(weight) for name, weight in parts.items()}
+            full = {name: self._used(name, weight, own) for name, weight in parts.items()}
             num_bytes = sum(weight.numel() for weight in full.values()) * self._dtype.itemsize
             if not self.writes:
                 yield num_bytes, {}
@@ -115,6 +133,14 @@ class FsdpWeights:
             is_buffer = group.first in buffers
             dtypes = {n: self._names.dtype(n) if is_buffer else self._dtype for n in written}
             yield num_bytes, {name: w.to(dtypes[name]) for name, w in written.items()}
+
+    def _used(self, name: str, weight: Tensor, own: dict[str, Tensor]) -> Tensor:
+        """Whole, as the model uses it: of an adapted matrix the sum."""
+        a, b = (own.get(part) for part in part_names(name))
+        if a is None or b is None:
+            return whole(weight)
+        parts = whole(b.detach()), whole(a.detach())
+        return torch.addmm(whole(weight).float(), *parts, alpha=self._lora.scale)
 
     @property
     def writes(self) -> bool:
