@@ -80,11 +80,13 @@ class MeasuredCase:
 
     @property
     def config(self) -> CampaignConfig:
-        """The model has no tokenizer, so it stands for the bundled one."""
-        policy = {"max_context": self.length, "max_new_tokens": 8}
-        trainer = {
+        """The model has no tokenizer, so it stands for the bundled one, which has no adapters."""
+        policy: dict[str, Any] = {"max_context": self.length, "max_new_tokens": 8}
+        if "lora" in self.trainer:
+            policy["model"] = "/model"
+        trainer: dict[str, Any] = {
             "device": "cpu",
-            "warm_start": {},
+            "warm_start": None if "lora" in self.trainer else {},
             "num_steps": 10,
             "gap": {"mode": "warn"},
             "micro_batch_tokens": self.micro_batch_tokens,
@@ -135,6 +137,16 @@ CASES = {
     "small-fsdp": MeasuredCase(
         SMALL, length=256, num_samples=4, micro_batch_tokens=512, trainer={"engine": "fsdp"}
     ),
+    **{
+        f"adapters-{engine}": MeasuredCase(
+            LLAMA,
+            length=128,
+            num_samples=8,
+            micro_batch_tokens=384,
+            trainer={"engine": engine, "lora": {"rank": 16}},
+        )
+        for engine in ("plain", "fsdp")
+    },
     **{
         f"gpu-{engine}-long": MeasuredCase(
             QWEN3_600M,

@@ -12,6 +12,7 @@ from mainspring.config.training.optimizer import OptimizerName
 from mainspring.planning.assumptions import Assumptions
 from mainspring.planning.engine_facts import bytes_per_value, facts_of
 from mainspring.planning.model_shape import ModelShape
+from mainspring.planning.rank_kinds import layer_adapters
 
 MANIFEST_BYTES = 1 << 20
 """Bytes of a checkpoint beside its weights: manifest, tokenizer, config."""
@@ -112,7 +113,11 @@ def _state_bytes(config: CampaignConfig, shape: ModelShape) -> int:
     weight = bytes_per_value(trainer)
     if facts_of(trainer).shards_optimizer and weight == 2:
         weight += 4  # the float32 copy that the optimizer moves
-    state = (weight + moments) * shape.num_parameters
+    trained, frozen = shape.num_parameters, 0
+    if trainer.lora.rank:
+        adapters, _ = layer_adapters(shape, trainer, 1)
+        trained, frozen = shape.num_layers * adapters, shape.num_parameters
+    state = bytes_per_value(trainer) * frozen + (weight + moments) * trained
     if trainer.critic is not None:
         output = 0 if shape.is_tied else shape.embedding_parameters
         state += (weight + 8) * (shape.num_parameters - output)

@@ -12,7 +12,7 @@ from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.trainer import TrainerConfig
 from mainspring.config.training.optimizer import OptimizerName
-from mainspring.config.training.parallel import Device
+from mainspring.config.training.parallel import Device, Recompute
 from mainspring.planning.activations import FLOAT32_BYTES, BatchTokens, kept_bytes, logits_bytes
 from mainspring.planning.engine_facts import bytes_per_value, facts_of
 from mainspring.planning.model_shape import ModelShape
@@ -123,6 +123,7 @@ def _moments(
     has_mask = config.schedule is Schedule.REPRODUCIBLE
     kept = kept_bytes(shape, trainer, kind, tokens, has_mask=has_mask)
     waiting = min(kind.most_micro_batches, max(1, num_micro_batches))
+    activations = waiting * (kept.activations + sums_bytes(trainer, kind))
     if on_cpu:
         gaps = round(waiting * kept.from_heap * HEAP_SHARE)
     else:
@@ -137,10 +138,10 @@ def _moments(
         MemoryPart.ALLOCATOR: gaps,
     }
     at_output = step | {
-        MemoryPart.ACTIVATIONS: waiting * kept.activations,
+        MemoryPart.ACTIVATIONS: activations,
         MemoryPart.LOGITS: logits_bytes(shape, trainer, kind, tokens),
     }
-    backward = step | {MemoryPart.ACTIVATIONS: waiting * kept.activations + kept.again}
+    backward = step | {MemoryPart.ACTIVATIONS: activations + kept.again}
     copies = trainer.data_parallel * trainer.context_parallel
     flat = gradients if facts.reduces_through_copy and copies > 1 else 0
     update = standing | {
@@ -171,15 +172,27 @@ def _moments(
 
 
 def weights_bytes(trainer: TrainerConfig, kind: RankKind) -> int:
-    """Weights of a rank between passes."""
-    if facts_of(trainer).shards_weights:
-        return FLOAT32_BYTES * -(-kind.num_parameters // trainer.data_parallel)
-    return kind.num_parameters * bytes_per_value(trainer)
+    """Weights of a rank between passes, adapters too."""
+    width, adapters = bytes_per_value(trainer), kind.adapter_parameters
+    if not facts_of(trainer).shards_weights:
+        return width * (kind.num_parameters + adapters)
+    # FSDP keeps what it trains in float32, and what is frozen in the numbers of the computation.
+    frozen = width * kind.num_parameters if adapters else 0
+    return -(-(frozen + FLOAT32_BYTES * kind.trained_parameters) // trainer.data_parallel)
 
 
 def gradients_bytes(trainer: TrainerConfig, kind: RankKind) -> int:
     copies = trainer.data_parallel if facts_of(trainer).shards_weights else 1
-    return FLOAT32_BYTES * -(-kind.num_parameters // copies)
+    return FLOAT32_BYTES * -(-kind.trained_parameters // copies)
+
+
+def sums_bytes(trainer: TrainerConfig, kind: RankKind) -> int:
+    """Sums of frozen matrices and adapters that Megatron's layers keep for the backward pass of a
+    micro-batch; FSDP's make none."""
+    if facts_of(trainer).shards_weights:
+        return 0
+    layers = kind.num_layers if trainer.recompute is Recompute.FULL else 1
+    return bytes_per_value(trainer) * kind.adapted_parameters // max(1, layers)
 
 
 def _whole_units_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> int:
@@ -188,8 +201,11 @@ def _whole_units_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind
     width = bytes_per_value(trainer)
     layer = shape.layer_parameters
     root = kind.num_parameters - kind.num_layers * layer
+    whole = width * (root + 2 * layer)
+    if kind.adapter_parameters:  # of which alone there are gradients
+        return whole
     reduced = FLOAT32_BYTES * max(root, layer) if width < FLOAT32_BYTES else 0
-    return width * (root + 2 * layer) + width * (root + layer) + reduced
+    return whole + width * (root + layer) + reduced
 
 
 def critic_parameters(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> int:
@@ -211,15 +227,29 @@ def critic_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> i
         return parameters * (bytes_each + 2 * FLOAT32_BYTES)
     if trainer.optimizer_offload:
         return parameters * bytes_each
-    moments = optimizer_bytes(shape, trainer, kind) * parameters / kind.num_parameters
+    moments = _whole_optimizer_bytes(shape, trainer, kind) * parameters / kind.num_parameters
     return parameters * bytes_each + round(moments)
 
 
 def optimizer_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> int:
-    """Two moments of each parameter, and in bfloat16 a float32 copy of it, unless the weights are
-    float32 themselves."""
+    """Of what is trained."""
+    if not kind.adapter_parameters:
+        return _whole_optimizer_bytes(shape, trainer, kind)
+    copies = trainer.data_parallel * trainer.context_parallel
+    shards = copies if facts_of(trainer).shards_optimizer else 1
+    return _state_bytes(trainer) * -(-kind.adapter_parameters // shards)
+
+
+def _state_bytes(trainer: TrainerConfig) -> int:
+    """Two moments of a parameter, and in bfloat16 a float32 copy of it, unless the weights that are
+    trained are float32 themselves."""
     is_copied = bytes_per_value(trainer) == 2 and not facts_of(trainer).shards_weights
-    bytes_each = (3 if is_copied else 2) * FLOAT32_BYTES
+    return (3 if is_copied else 2) * FLOAT32_BYTES
+
+
+def _whole_optimizer_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> int:
+    """Where all weights are trained."""
+    bytes_each = _state_bytes(trainer)
     if facts_of(trainer).shards_optimizer:
         copies = trainer.data_parallel * trainer.context_parallel
         expert_copies = copies * trainer.tensor_parallel // trainer.expert_parallel
@@ -238,8 +268,8 @@ def optimizer_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -
 def _update_bytes(trainer: TrainerConfig, kind: RankKind) -> int:
     """Bytes that the optimizer computes beside its state: on GPUs for all weights at once."""
     if trainer.device is Device.CUDA and not facts_of(trainer).shards_optimizer:
-        return FLOAT32_BYTES * kind.num_parameters
-    return 2 * FLOAT32_BYTES * kind.largest_parameters
+        return FLOAT32_BYTES * kind.trained_parameters
+    return 2 * FLOAT32_BYTES * min(kind.largest_parameters, kind.trained_parameters)
 
 
 def _sent_bytes(shape: ModelShape, trainer: TrainerConfig, tokens: BatchTokens) -> int:

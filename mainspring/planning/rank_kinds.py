@@ -6,6 +6,7 @@ layer. Owns what parallel sizes must divide. Raises ModelError naming both numbe
 
 from dataclasses import dataclass
 
+from mainspring.config.training.lora import LoraTargets
 from mainspring.config.training.parallel import FSDP, PLAIN, ParallelConfig
 from mainspring.errors import ModelError
 from mainspring.planning.model_shape import ModelShape
@@ -27,10 +28,18 @@ class RankKind:
     """Parameters of the output layer, also if it is the embedding's weight; 0 on other stages."""
     largest_parameters: int
     """Parameters of its largest weight."""
+    adapter_parameters: int
+    """Parameters of this rank's adapters; 0: all weights are trained."""
+    adapted_parameters: int
+    """Parameters of the matrices that have adapters."""
 
     @property
     def num_parameters(self) -> int:
         return self.dense_parameters + self.expert_parameters
+
+    @property
+    def trained_parameters(self) -> int:
+        return self.adapter_parameters or self.num_parameters
 
 
 def rank_kinds(shape: ModelShape, parallel: ParallelConfig) -> tuple[RankKind, ...]:
@@ -110,6 +119,7 @@ def _kind(
     # Gate and up of an MLP are one weight of two thirds of it.
     qkv = shape.hidden_size * (shape.q_width + 2 * shape.kv_width) // tensor
     largest = max(qkv, 2 * mlp // 3)
+    adapters, adapted = layer_adapters(shape, parallel, tensor)
     return RankKind(
         name=name,
         num_ranks=num_ranks,
@@ -120,4 +130,24 @@ def _kind(
         expert_parameters=num_layers * own_experts * shape.expert_parameters,
         output_parameters=embedding if is_last else 0,
         largest_parameters=max(largest, embedding if is_first or is_last else 0),
+        adapter_parameters=num_layers * adapters,
+        adapted_parameters=num_layers * adapted,
     )
+
+
+def layer_adapters(shape: ModelShape, parallel: ParallelConfig, tensor: int) -> tuple[int, int]:
+    """Parameters of the adapters of a layer, and of the matrices that have them, on each of
+    `tensor` ranks that share it. Experts have none."""
+    rank = parallel.lora.rank
+    if not rank:
+        return 0, 0
+    # Matrices that Megatron-core stores as one have one A.
+    is_fused = parallel.engine_name != FSDP
+    hidden, inner = shape.hidden_size, shape.intermediate_size
+    qkv = shape.q_width + 2 * shape.kv_width
+    width = (1 if is_fused else 3) * hidden + (qkv + shape.q_width) // tensor + hidden
+    adapted = hidden * (qkv + shape.q_width) // tensor
+    if parallel.lora.targets is LoraTargets.ALL and not shape.num_experts:
+        width += (1 if is_fused else 2) * hidden + 3 * inner // tensor + hidden
+        adapted += shape.mlp_parameters // tensor
+    return rank * width, adapted

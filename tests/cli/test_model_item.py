@@ -12,9 +12,13 @@ from cli.operations.checks.memory_item import memory_item
 from cli.operations.checks.model_item import as_before, model_item
 from cli.operations.checks.task_items import of_the_tasks
 from cli.operations.machine.gpus_here import GpusHere
+from cli.operations.runs.sft_run import train_supervised
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.sft import SftConfig
+from mainspring.errors import ModelError
 from mainspring.planning.known_models import MODELS
 from tests.infra.policy.tiny_model import CHATML, save_tiny_model
+from tests.trainer.any_models import save_model
 
 
 def campaign(model: Path, **trainer: Any) -> CampaignConfig:
@@ -63,7 +67,10 @@ QWEN3_8B = MODELS / "qwen3-8b"
     [
         (80, {"tensor_parallel": 8, "engine": "mcore", "dtype": "bfloat16"}, State.OK),
         (80, {"engine": "mcore", "dtype": "bfloat16"}, State.MISSING),
-        (80, {"engine": "mcore", "dtype": "bfloat16", "lora": {"rank": 8}}, State.WARNING),
+        (80, {"engine": "mcore", "dtype": "bfloat16", "lora": {"rank": 8}}, State.OK),
+        (80, {"engine": "fsdp", "dtype": "bfloat16"}, State.MISSING),
+        (80, {"engine": "fsdp", "dtype": "bfloat16", "lora": {"rank": 8}}, State.OK),
+        (20, {"engine": "fsdp", "dtype": "bfloat16", "lora": {"rank": 8}}, State.MISSING),
     ],
 )
 def test_ranks_that_do_not_fit_this_machines_gpus_are_refused(
@@ -73,7 +80,7 @@ def test_ranks_that_do_not_fit_this_machines_gpus_are_refused(
     config = campaign(QWEN3_8B, device="cuda", **sizes)
     found = memory_item(config, seen, 25 * 10**9)
     assert found is not None and found.state is state, found
-    assert "H100 80GB HBM3 has 80.0 GB" in found.found
+    assert f"H100 80GB HBM3 has {gpu_gb}.0 GB" in found.found
     assert memory_item(config, None, 25 * 10**9) is None
 
 
@@ -105,6 +112,40 @@ def test_a_missing_shard_is_refused_by_name(tmp_path: Path) -> None:
     weights.rename(tmp_path / "elsewhere")
     found = model_item(campaign(model))
     assert found.state is State.MISSING and "safetensors" in found.found
+
+
+def _experts(directory: Path) -> Path:
+    """A model whose experts are stacked, with a real tokenizer."""
+    tokens = save_tiny_model(directory / "tokens")
+    vocab_size = json.loads((tokens / "config.json").read_text())["vocab_size"]
+    save_model("gpt_oss", directory / "model", vocab_size=vocab_size)
+    for file in (*tokens.glob("tokenizer*"), *tokens.glob("*.jinja")):
+        shutil.copy(file, directory / "model")
+    return directory / "model"
+
+
+def test_targets_of_adapters_that_a_model_lacks_are_named(tmp_path: Path) -> None:
+    model, trainer = _experts(tmp_path), {"engine": "fsdp", "device": "cpu"}
+    found = model_item(campaign(model, **trainer, lora={"rank": 4}))
+    assert found.state is State.MISSING and "attention" in found.fix
+    for named in ("targets = 'all'", "'gpt_oss' model", "mlp.experts.gate_up_proj is a stack"):
+        assert named in found.found
+    for lora in ({}, {"rank": 4, "targets": "attention"}):
+        assert model_item(campaign(model, **trainer, lora=lora)).state is State.OK
+
+
+async def test_a_supervised_run_refuses_them_before_it_is_stored(tmp_path: Path) -> None:
+    raw = {
+        "name": "s",
+        "policy": {"model": str(_experts(tmp_path))},
+        "data": {"sources": [{"file": str(tmp_path / "none.jsonl")}]},
+        "trainer": {"engine": "fsdp", "device": "cpu", "lora": {"rank": 4}},
+    }
+    with pytest.raises(ModelError, match=r"trainer\.lora\.targets = 'all' of a 'gpt_oss' model"):
+        await train_supervised(
+            tmp_path / "home", SftConfig.model_validate(raw), print, for_a_program=False
+        )
+    assert not (tmp_path / "home").exists()
 
 
 REFUSES_SYSTEM = (

@@ -117,6 +117,7 @@ def _adapted_state(
 ) -> dict[str, Any]:
     """Megatron's own cuts nothing but a `weight`, which an adapted linear layer `matrix` does not
     have by this name."""
+    sharing: Any = parallel_state.get_tensor_model_parallel_group()
     state = module.state_dict(prefix="", keep_vars=True)
     dims = {name: shard_dim(f"{matrix}.{name}") for name in state}
     cut = {name: dim for name, dim in dims.items() if dim is not None}
@@ -125,7 +126,7 @@ def _adapted_state(
         prefix,
         cut,
         sharded_offsets,
-        tp_group=parallel_state.get_tensor_model_parallel_group(),
+        tp_group=sharing,
         dp_cp_group=metadata["dp_cp_group"],
     )
     if matrix.endswith(GATE_UP):  # of each rank [gate; up]

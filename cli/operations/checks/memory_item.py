@@ -28,8 +28,7 @@ def memory_here() -> int:
 
 def memory_item(config: CampaignConfig, seen: GpusHere | None, host_bytes: int) -> Item | None:
     """`seen`: GPUs of this machine; `host_bytes`: its own memory. None where nothing can be told:
-    no GPU here for ranks on GPUs, or the bundled model. Adapters need less than is planned, so they
-    are only warned of. Raises ModelError."""
+    no GPU here for ranks on GPUs, or the bundled model. Raises ModelError."""
     trainer, model = config.trainer, config.policy.model
     on_gpus = trainer.device is Device.CUDA
     if model == BUNDLED or (on_gpus and seen is None):
@@ -48,5 +47,5 @@ def memory_item(config: CampaignConfig, seen: GpusHere | None, host_bytes: int) 
     fix = "`mainspring campaign plan FILE` names changes that fit"
     if not on_gpus:
         fix = "lower trainer.micro_batch_tokens or policy.max_context"
-    is_sure = needed > (1 + EXACTNESS) * there and not trainer.lora.rank
+    is_sure = needed > (1 + EXACTNESS) * there
     return Item("memory", State.MISSING if is_sure else State.WARNING, text, fix)

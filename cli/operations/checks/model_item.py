@@ -1,10 +1,11 @@
 """Whether a campaign can be started with its `policy.model`: an item of its checklist.
 
 Reads headers, sizes and the tokenizer, so a model of any size is looked at in a second. Used by
-`cli.operations.checks.checklist`.
+`cli.operations.checks.checklist`, and by supervised runs.
 """
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from infra.policy.model.weight_files import check_same_weights
 from mainspring.artifacts import layout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.section import BUNDLED
+from mainspring.config.training.parallel import FSDP, ParallelConfig
 from mainspring.errors import ConfigError, ModelError
 from mainspring.ids import campaign_id
 from mainspring.planning.engine_facts import folder_use
@@ -51,6 +53,7 @@ def model_item(config: CampaignConfig) -> Item:
         use = folder_use(config.trainer)
         check_model_directory(directory, use)
         check_divides(read_shape(directory, use), config.trainer)
+        check_adapted(directory, config.trainer)
         _check_chat(directory, config)
     except ModelError as error:
         return Item("model", State.MISSING, error.message, error.remedy)
@@ -85,6 +88,19 @@ def as_before(item: Item, config: CampaignConfig, home: Path) -> Item:
         fix = "give the campaign another name: nothing could be played with this copy"
         return Item("model", State.MISSING, text, fix)
     return item
+
+
+def check_adapted(directory: Path, parallel: ParallelConfig) -> None:
+    """Raises ModelError where the model lacks the matrices that [trainer.lora] is to adapt.
+
+    The models of Megatron-core have them; for the engine `fsdp` the modules tell, built without
+    memory. Without torch, as where runs are started for other machines, the ranks tell it in the
+    same words, before they read weights."""
+    if parallel.engine_name != FSDP or not parallel.lora.rank or find_spec("torch") is None:
+        return
+    from trainer.engines.fsdp.adapters import check_targets  # seconds, which others are spared
+
+    check_targets(directory, parallel.lora)
 
 
 def _check_chat(directory: Path, config: CampaignConfig) -> None:

@@ -152,11 +152,6 @@ def _shape(config: CampaignConfig) -> tuple[ModelShape, list[str]]:
         )
     if not notes and not has_weights(directory):
         notes.append(f"{directory} has no weights: planned from its config.json alone")
-    if config.trainer.lora.rank:
-        notes.append(
-            "planned as if all weights were trained: with adapters, gradients and optimizer take "
-            f"less (trainer.lora.rank = {config.trainer.lora.rank})"
-        )
     return shape, notes
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from cli.operations.checks.model_item import check_adapted
 from cli.operations.checks.named_parts import check_named
 from cli.operations.machine import fleet_extensions
 from cli.operations.machine.cancelled_by import resumed_by
@@ -51,6 +52,7 @@ async def train_supervised(
     otherwise than finished."""
     if config.policy.model != BUNDLED:
         check_model_directory(Path(config.policy.model), folder_use(config.trainer))
+        check_adapted(Path(config.policy.model), config.trainer)
     check_named(config)
     check_files(config)
     with resumed_by(resuming(config.kind, config.name, home), say):

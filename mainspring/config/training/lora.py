@@ -10,8 +10,8 @@ from mainspring.config.section import BUNDLED, LARGE, Section, Within
 
 class LoraTargets(StrEnum):
     ALL = "all"
-    """The matrices of attention and MLP in every layer. Experts have none: the engine "mcore" leaves
-    them as they are, "fsdp" asks for "attention"."""
+    """The matrices of attention and MLP in every layer. Experts have no adapters: the engine
+    "mcore" leaves them as they are, "fsdp" asks for "attention"."""
     ATTENTION = "attention"
     """The matrices of attention alone."""
 

@@ -55,6 +55,34 @@ def test_the_plain_engine_replicates_its_optimizer_and_copies_gradients_to_add_t
     assert two[MemoryPart.REST] == CPU_REST_BYTES
 
 
+def test_with_adapters_the_frozen_weights_have_no_gradient_and_no_state() -> None:
+    """Of q, k, v, o, gate, up and down: rank x (rows + columns), of four layers."""
+    shape, tokens, lora = COUNTED, BatchTokens(64, 64, 16), {"lora": {"rank": 8}}
+    pairs = [(256, 256), (256, 64), (256, 64), (256, 256), (256, 768), (256, 768), (768, 256)]
+    adapters = 4 * 8 * sum(map(sum, pairs))
+    frozen = shape.num_parameters
+    fields = {"engine": "fsdp", "device": "cpu", "data_parallel": 2}
+    for dtype, width in (("float32", 4), ("bfloat16", 2)):
+        config = campaign(fields | {"dtype": dtype} | lora)
+        [rank] = memory_of_ranks(config, shape, tokens, 2)
+        assert rank.kind.adapter_parameters == adapters
+        moment = _moment(rank, MomentName.BACKWARD)
+        assert moment[MemoryPart.WEIGHTS] == (width * frozen + 4 * adapters) // 2
+        assert moment[MemoryPart.GRADIENTS] == 4 * adapters // 2
+        assert moment[MemoryPart.OPTIMIZER] == 8 * adapters // 2
+    # One A for q, k and v, and one for gate and up; a sum of each matrix for the backward pass.
+    [fused] = memory_of_ranks(campaign(PLAIN | lora), shape, tokens, 2)
+    [whole] = memory_of_ranks(campaign(PLAIN), shape, tokens, 2)
+    fewer = adapters - 4 * 8 * 3 * 256
+    assert fused.kind.adapter_parameters == fewer
+    one, all_of_them = (_moment(rank, MomentName.BACKWARD) for rank in (fused, whole))
+    assert one[MemoryPart.WEIGHTS] == 4 * (frozen + fewer)
+    assert one[MemoryPart.OPTIMIZER] == 8 * fewer
+    matrices = 4 * sum(rows * columns for rows, columns in pairs)
+    more = one[MemoryPart.ACTIVATIONS] - all_of_them[MemoryPart.ACTIVATIONS]
+    assert more == 4 * matrices
+
+
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_a_critic_stands_beside_the_policy_in_every_moment(is_tied: bool) -> None:
     shape, tokens = replace(COUNTED, is_tied=is_tied), BatchTokens(64, 64, 16)
