@@ -232,7 +232,7 @@ def critic_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> i
 
 
 def optimizer_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> int:
-    """Of what is trained."""
+    """State of what is trained."""
     if not kind.adapter_parameters:
         return _whole_optimizer_bytes(shape, trainer, kind)
     copies = trainer.data_parallel * trainer.context_parallel

@@ -21,7 +21,7 @@ from tests.trainer.any_models import samples_of, save_model
 from tests.trainer.conftest import largest_gap, oracle_logprobs, weights_of
 from tests.trainer.ranks import run
 from tests.trainer.test_fsdp_ranks import _checkpoints
-from trainer.engines.fsdp.adapters import CHILD, check_targets
+from trainer.engines.fsdp.adapters import CHILD, check_targets, targets
 from trainer.model.hf_directory import load_weights
 from trainer.process.rank import TrainerRank
 
@@ -248,7 +248,7 @@ def test_a_rank_without_sequences_has_a_gradient_of_zeros(make_config, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("kind", "fields", "targets", "told"),
+    ("kind", "fields", "names", "told"),
     [
         ("gpt2", {}, "all", r"'all' of a 'gpt2' model name no .*attn\.c_attn \(Conv1D\)"),
         (
@@ -261,11 +261,11 @@ def test_a_rank_without_sequences_has_a_gradient_of_zeros(make_config, tmp_path)
     ],
 )
 def test_targets_that_a_model_lacks_are_refused_before_weights_are_read(
-    kind, fields, targets, told, make_config, tmp_path
+    kind, fields, names, told, tmp_path
 ) -> None:
     small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 97}
     AutoConfig.for_model(kind, **(small | fields)).save_pretrained(tmp_path)
-    lora = LORA | {"targets": targets}
+    lora = LORA | {"targets": names}
     with pytest.raises(ModelError, match=told):
         check_targets(tmp_path, LoraConfig.model_validate(lora))
     assert not list(tmp_path.glob("*.safetensors"))
@@ -275,6 +275,16 @@ def test_a_rank_refuses_them_too(make_config, tmp_path) -> None:
     save_model("gpt_oss", tmp_path)
     with pytest.raises(ModelError, match=r"set trainer\.lora\.targets = 'attention'"):
         _rank(make_config, tmp_path)
+
+
+def test_one_matrix_of_two_modules_gets_no_adapter(tmp_path) -> None:
+    """An export has one weight for both, and each would have a sum of its own."""
+    model: Any = save_model("qwen3", tmp_path)
+    first, second = (layer.mlp for layer in model.model.layers)
+    second.up_proj.weight = first.up_proj.weight
+    with pytest.raises(ModelError, match=r"layers\.0\.mlp\.up_proj and .* are one matrix"):
+        targets(model, LoraConfig.model_validate(LORA), "model")
+    assert targets(model, LoraConfig.model_validate(OF_ATTENTION), "model")
 
 
 def test_the_folder_names_what_peft_adapts(make_config, tmp_path) -> None:

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.training.lora import LoraConfig
 from mainspring.errors import ConfigError
 from tests.trainer.conftest import weights_of
 from tests.trainer.critics import with_critic, with_rewards
@@ -21,15 +20,14 @@ CHANGES: dict[str, dict[str, Any]] = {
     "plain with adapters": {},
     "plain with a reference": {"kl": {"coef": 0.1}},
     "fsdp": {"engine": "fsdp"},
+    "fsdp with adapters": {"engine": "fsdp"},
     "fsdp with muon": {"engine": "fsdp", "optimizer": {"name": "muon"}},
 }
 
 
 def config_of(make_config: Callable[..., CampaignConfig], change: str) -> CampaignConfig:
-    config = make_config(**CHANGES[change], colocate=True)
-    # Of the bundled model, whose name the configuration has here, no adapters are trained.
-    lora = LoraConfig(rank=4 if "adapters" in change else 0)
-    return config.model_copy(update={"trainer": config.trainer.model_copy(update={"lora": lora})})
+    lora = {"rank": 4} if "adapters" in change else None
+    return make_config(**CHANGES[change], lora=lora, colocate=True)
 
 
 @pytest.mark.parametrize("change", CHANGES)
