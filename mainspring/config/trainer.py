@@ -18,7 +18,7 @@ from mainspring.config.section import (
 from mainspring.config.training.algorithm import AlgorithmConfig
 from mainspring.config.training.method_defaults import LORA_LR, filled
 from mainspring.config.training.optimizer import OptimizerConfig, WarmStartConfig
-from mainspring.config.training.parallel import FSDP, MCORE, PLAIN, ParallelConfig
+from mainspring.config.training.parallel import MCORE, PLAIN, ParallelConfig
 
 
 class TrainerConfig(AlgorithmConfig, ParallelConfig):
@@ -129,11 +129,6 @@ class TrainerConfig(AlgorithmConfig, ParallelConfig):
     def _a_critic_fits_the_others(self) -> Self:
         if self.critic is None:
             return self
-        if self.engine_name == FSDP:
-            raise ValueError(
-                'the engine "fsdp" has no critic: set engine = "mcore" (or "plain" on a CPU), or '
-                "remove critic"
-            )
         if self.filter in ("mixed", "solved"):
             raise ValueError(
                 f'filter = "{self.filter}" replaces groups that a critic learns from as well: set '

@@ -7,6 +7,7 @@ import numpy as np
 
 from mainspring.config.campaign import CampaignConfig
 from mainspring.trajectories.samples import Sample
+from trainer.step.critic import ValuedSample
 
 MakeConfig = Callable[..., CampaignConfig]
 REWARDS = (1.0, 0.0, 1.0, 1.0, 0.0, 0.5, 0.0, 1.0)
@@ -22,3 +23,12 @@ def with_rewards(batch: Sequence[Sample]) -> list[Sample]:
 def with_critic(make_config: MakeConfig, **fields: object) -> CampaignConfig:
     critic = {"lr": 5e-3} | fields.pop("critic", {})  # type: ignore[operator]
     return make_config(advantage="gae", filter="none", critic=critic, **fields)
+
+
+def moved_from_before(judged: Sequence[ValuedSample]) -> list[ValuedSample]:
+    """With values before the step that are not those of now, so that the clip decides for some."""
+    rng = np.random.default_rng(0)
+    return [
+        replace(each, values=each.values + rng.normal(0, 0.5, len(each.values)).astype(np.float32))
+        for each in judged
+    ]

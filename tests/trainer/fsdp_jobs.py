@@ -10,8 +10,10 @@ from torch.distributed.tensor import DTensor
 
 from mainspring.config.campaign import CampaignConfig
 from mainspring.trajectories.samples import Sample
+from tests.trainer.critics import moved_from_before
 from trainer.engines.fsdp.adapters import is_b
 from trainer.engines.fsdp.engine import FsdpEngine
+from trainer.engines.fsdp.sharding import CHECKPOINTED
 from trainer.engines.fsdp.weights import FsdpWeights
 from trainer.model.processes import join
 from trainer.process.rank import TrainerRank
@@ -112,4 +114,53 @@ def adapted_steps(
         found[name]["losses"] = [metrics.loss for metrics in steps]
         trainer.export_hf(model_dir / "trained")
         found[name]["logprobs"] = trainer.logprobs(samples)
+    return found
+
+
+def set_head(trainer: TrainerRank) -> tuple[Tensor, Tensor]:
+    """A head that is not zero, so that values differ; its weight and bias, whole."""
+    assert trainer._critic is not None
+    weights = trainer._critic.engine.weights
+    assert isinstance(weights, FsdpWeights)
+    own = weights.parameters()
+    weight, bias = own["value_head.weight"], own["value_head.bias"]
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        weights._put(weight, 0.1 * torch.randn(weight.shape, generator=generator))
+        weights._put(bias, torch.full_like(_whole(bias), 0.25))
+    return _whole(weight.detach()), _whole(bias.detach())
+
+
+def valued_steps(
+    rank: int, store: str, config: CampaignConfig, model_dirs: dict[str, Path], samples: Any
+) -> dict[str, Any]:
+    """Of each model: the first values; with a head that is not zero those of all samples, the loss
+    and the gradient of the critic by name; then, from version 0, the metrics of three steps."""
+    found: dict[str, Any] = {}
+    for name, model_dir in model_dirs.items():
+        trainer = _ranks(rank, store, config, model_dir)
+        critic = trainer._critic
+        assert critic is not None
+        first = critic._values(samples)
+        set_head(trainer)
+        _, judged = critic.judge(samples)
+        judged = moved_from_before(judged)
+        grads: dict[str, Tensor] = {}
+
+        def keep(module: torch.nn.Module, grads: dict[str, Tensor] = grads) -> None:
+            for weight, parameter in module.named_parameters():
+                grads[weight.removeprefix("lm.").replace(CHECKPOINTED, "")] = _whole(parameter.grad)
+
+        critic.watch(keep)
+        figures = critic.train(judged, 0)
+        critic.watch(None)
+        trainer.begin_critic()
+        steps = [trainer.train_step(samples, step=step, current_version=0) for step in range(3)]
+        found[name] = {
+            "first": first,
+            "judged": judged,
+            "grads": grads,
+            "figures": figures,
+            "steps": steps,
+        }
     return found

@@ -19,7 +19,7 @@ from mainspring.trajectories.samples import Sample
 from mainspring.trajectories.sequences import WeightedSequence
 from tests.trainer import rank_jobs, ranks
 from tests.trainer.conftest import MakeModel, largest_gap, weights_of
-from tests.trainer.critics import MakeConfig, with_critic, with_rewards
+from tests.trainer.critics import MakeConfig, moved_from_before, with_critic, with_rewards
 from trainer.process.rank import TrainerRank
 from trainer.step.critic import Critic
 from trainer.step.schedule import lr_scale
@@ -69,15 +69,7 @@ def test_values_loss_and_gradient_equal_hugging_face(
     _, judged = critic.judge(rewarded)
     kept = rewarded[:-1]
     assert [each.sample.rollout for each in judged] == [each.rollout for each in kept]
-    # values before the step that are not those of now, so that the clip decides for some
-    rng = np.random.default_rng(0)
-    judged = [
-        replace(
-            each,
-            values=each.values + rng.normal(0, 0.5, len(each.values)).astype(np.float32),
-        )
-        for each in judged
-    ]
+    judged = moved_from_before(judged)
     head = weight.detach().clone().requires_grad_(), bias.detach().clone().requires_grad_()
     total, num_tokens, num_cut = torch.zeros(()), 0, 0
     for sample, each in zip(kept, judged, strict=True):

@@ -95,7 +95,10 @@ class Manifest(_Model):
 
     @property
     def has_critic(self) -> bool:
-        critic_files = {str(critic_file(Path(), 0)), f"{CRITIC}/{_SHARD_FILES[0]}"}
+        critic_files = {
+            str(critic_file(Path(), 0)),
+            *(f"{CRITIC}/{name}" for name in (_SHARD_FILES[0], *_TORCH_FILES)),
+        }
         return any(file.path in critic_files for file in self.files)
 
 
@@ -182,11 +185,10 @@ def commit(
             files_of = [rank_file, critic_file] if has_critic else [rank_file]
             ranks = range(manifest.tensor_parallel)
             needed = [file_of(temporary, rank) for file_of in files_of for rank in ranks]
-        case Sharding.RESHARDABLE:
+        case Sharding.RESHARDABLE | Sharding.TORCH:
             folders = [SHARDS, CRITIC] if has_critic else [SHARDS]
-            needed = [temporary / folder / name for folder in folders for name in _SHARD_FILES]
-        case Sharding.TORCH:
-            needed = [temporary / SHARDS / name for name in _TORCH_FILES]
+            names = _names_in(manifest.sharding)
+            needed = [temporary / folder / name for folder in folders for name in names]
         case Sharding.NONE:
             needed = []
     needed.append(temporary / HF_DIRECTORY / "config.json")
@@ -256,7 +258,7 @@ def add_shards(temporary: Path, directory: Path, manifest: Manifest) -> Manifest
         shards = _stored(directory, sorted((directory / SHARDS).rglob("*")))
         if missing := [
             name
-            for name in (_TORCH_FILES if manifest.sharding is Sharding.TORCH else _SHARD_FILES)
+            for name in _names_in(manifest.sharding)
             if f"{SHARDS}/{name}" not in {file.path for file in shards}
         ]:
             raise TrainerFenced(f"checkpoint {directory}: {missing[0]} was removed by another one")
@@ -274,6 +276,11 @@ def add_shards(temporary: Path, directory: Path, manifest: Manifest) -> Manifest
         ) from error
     shutil.rmtree(temporary, ignore_errors=True)
     return whole
+
+
+def _names_in(sharding: Sharding) -> tuple[str, ...]:
+    """Files that a folder of pieces has, whatever the number of ranks."""
+    return _TORCH_FILES if sharding is Sharding.TORCH else _SHARD_FILES
 
 
 def _stored(directory: Path, paths: list[Path]) -> tuple[StoredFile, ...]:

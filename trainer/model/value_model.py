@@ -8,11 +8,13 @@ value engines.
 
 from pathlib import Path
 
+import torch
 from megatron.core import tensor_parallel
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from mainspring.config.training.parallel import ParallelConfig
+from trainer.engines.protocol import ShardWeights
 from trainer.model import hf_directory
 from trainer.model.attention import MegatronSequences
 from trainer.model.policy_model import PolicyModel, build_model
@@ -64,3 +66,12 @@ def build_value_model(
         nn.init.zeros_(head.bias)
         model.value_head = head  # after the weights of the directory, which has none for it
     return model, weights, hf
+
+
+def begin_as(own: Weights, policy: ShardWeights) -> None:
+    """Give a value model the layers of a policy; its head is zero."""
+    assert isinstance(policy, Weights), "a critic of Megatron's layers begins as a policy of them"
+    weights = own.named()
+    # Not the policy's output layer: a last stage has its name for a copy of the embedding.
+    initial = policy.stored() | {n: w for n, w in weights.items() if n == "output_layer.weight"}
+    own.take({name: initial.get(name, torch.zeros_like(w)) for name, w in weights.items()})

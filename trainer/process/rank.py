@@ -128,9 +128,6 @@ class TrainerRank:
     def begin_critic(self) -> None:
         """Start the campaign's critic from the weights held now: those of version 0."""
         assert self._critic is not None, "the campaign has no critic"
-        from trainer.model.weights import Weights  # the engine `fsdp` does without Megatron
-
-        assert isinstance(self._weights, Weights), "an engine with a critic has Megatron's weights"
         self._critic.begin_as(self._weights)
 
     def load_hf(self, model_dir: Path) -> None:

@@ -10,7 +10,6 @@ the same calls.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,20 +22,22 @@ from mainspring.config.section import STORED
 from mainspring.config.trainer import TrainerConfig
 from mainspring.config.training.critic import CriticConfig
 from mainspring.config.training.optimizer import OptimizerConfig
-from mainspring.config.training.parallel import MCORE, ParallelConfig
+from mainspring.config.training.parallel import FSDP, MCORE, ParallelConfig
 from mainspring.errors import ModelError
 from mainspring.trajectories.samples import Sample
 from mainspring.trajectories.sequences import MaskedSequence
 from trainer.engines.checkpoint import CRITIC
-from trainer.engines.protocol import MovableOptimizer, StepOptimizer, WatchedOptimizer
+from trainer.engines.protocol import (
+    MovableOptimizer,
+    ShardWeights,
+    StepOptimizer,
+    WatchedOptimizer,
+)
 from trainer.model.packed import packed
 from trainer.model.processes import Processes
 from trainer.step.mini_batch import parts_of
 from trainer.step.update import update
 from trainer.values.protocol import ValueEngineClass
-
-if TYPE_CHECKING:
-    from trainer.model.weights import Weights  # Megatron's layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +84,9 @@ class Critic:
         """Take what a campaign may change."""
         self._trainer = trainer
 
-    def begin_as(self, policy: "Weights") -> None:
+    def begin_as(self, policy: ShardWeights) -> None:
         """Take the layers that the policy has now; head and optimizer start anew."""
-        own = self.engine.weights.named()
-        # Not the policy's output layer: a last stage has its name for a copy of the embedding.
-        initial = policy.stored() | {n: w for n, w in own.items() if n == "output_layer.weight"}
-        self.engine.weights.take(
-            {name: initial.get(name, torch.zeros_like(weight)) for name, weight in own.items()}
-        )
+        self.engine.begin_as(policy)
         self._optimizer = self._fresh_optimizer()
 
     def watch(self, show: Callable[[nn.Module], None] | None) -> None:
@@ -224,6 +220,10 @@ class Critic:
 
 def value_engine_of(parallel: ParallelConfig) -> ValueEngineClass:
     """The critic's engine beside this step engine; engines of your own have the plain one."""
+    if parallel.engine_name == FSDP:
+        from trainer.values.fsdp import FsdpValueEngine  # the others do without it
+
+        return FsdpValueEngine
     if parallel.engine_name != MCORE:
         from trainer.values.plain import PlainValueEngine  # Megatron's layers
 

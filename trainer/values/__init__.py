@@ -1,1 +1,1 @@
-"""The critic's model, by step engine: `plain` and `mcore`. Chosen by `trainer.step.critic`."""
+"""The critic's model, by step engine: `plain`, `mcore`, `fsdp`. Chosen by `trainer.step.critic`."""

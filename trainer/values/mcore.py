@@ -13,9 +13,10 @@ from mainspring.trajectories.sequences import MaskedSequence
 from trainer.engines.checkpoint import CRITIC
 from trainer.engines.mcore_module import McoreModule
 from trainer.engines.mcore_optimizer import McoreOptimizer
+from trainer.engines.protocol import ShardWeights
 from trainer.engines.sharded_files import ShardedFiles
 from trainer.model.processes import Processes
-from trainer.model.value_model import build_value_model
+from trainer.model.value_model import begin_as, build_value_model
 from trainer.values.protocol import ValueLoss
 
 
@@ -26,6 +27,9 @@ class McoreValueEngine:
         self.model, self.weights, _ = build_value_model(model_dir, config.trainer, processes)
         self.files = ShardedFiles(self.model, CRITIC)
         self._module = McoreModule(self.model, config.trainer, processes)
+
+    def begin_as(self, policy: ShardWeights) -> None:
+        begin_as(self.weights, policy)
 
     def optimizer(self, config: OptimizerConfig) -> McoreOptimizer:
         return self._module.optimizer(config)

@@ -12,11 +12,12 @@ from mainspring.config.training.optimizer import OptimizerConfig
 from mainspring.trajectories.sequences import MaskedSequence
 from trainer.engines.checkpoint import critic_file
 from trainer.engines.optimizer import PolicyOptimizer
+from trainer.engines.protocol import ShardWeights
 from trainer.engines.rank_files import RankFiles
 from trainer.model.micro_batch import MicroBatch, micro_batches
 from trainer.model.packed import unpacked
 from trainer.model.processes import Processes
-from trainer.model.value_model import build_value_model
+from trainer.model.value_model import begin_as, build_value_model
 from trainer.values.protocol import ValueLoss
 
 
@@ -28,6 +29,9 @@ class PlainValueEngine:
         self._processes = processes
         self.model, self.weights, self._hf = build_value_model(model_dir, config.trainer, processes)
         self.files = RankFiles(self.weights, processes, critic_file)
+
+    def begin_as(self, policy: ShardWeights) -> None:
+        begin_as(self.weights, policy)
 
     def optimizer(self, config: OptimizerConfig) -> PolicyOptimizer:
         return PolicyOptimizer(self.model, self._hf, config, self._processes)

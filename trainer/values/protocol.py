@@ -7,7 +7,7 @@ calls give equal numbers, and all ranks make the same calls. Implemented beside 
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,8 @@ from torch import Tensor
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.training.optimizer import OptimizerConfig
 from mainspring.trajectories.sequences import MaskedSequence
-from trainer.engines.protocol import ShardFiles, StepOptimizer
+from trainer.engines.protocol import ShardFiles, ShardWeights, StepOptimizer
 from trainer.model.processes import Processes
-
-if TYPE_CHECKING:
-    from trainer.model.weights import Weights  # Megatron's layers
 
 ValueLoss = Callable[[list[int], Tensor], Tensor]
 """The loss of one micro-batch, a scalar with gradient: from the indices of its sequences, and the
@@ -29,13 +26,17 @@ values of their masked tokens, sequence after sequence: [T]."""
 
 class ValueEngine(Protocol):
     @property
-    def weights(self) -> "Weights":
+    def weights(self) -> ShardWeights:
         """Weights of this rank's shard, the head's too."""
         ...
 
     @property
     def files(self) -> ShardFiles:
         """Files of this rank's shard; they lie beside the policy's."""
+        ...
+
+    def begin_as(self, policy: ShardWeights) -> None:
+        """Take the layers that a policy of this step engine has now; the head is zero."""
         ...
 
     def optimizer(self, config: OptimizerConfig) -> StepOptimizer:

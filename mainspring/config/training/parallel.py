@@ -46,9 +46,9 @@ class ParallelConfig(Section):
     engine: str | None = None
     """Step engine. "plain": Megatron-core's model in float32, for CPUs and small models. "mcore":
     Megatron-core's own data parallelism, optimizer and schedules, for GPUs. "fsdp": any causal
-    language model of transformers, sharded by torch's FSDP2 over `data_parallel` ranks, without
-    a critic. Or a class of your own as "package.module:Class". Unset: "mcore" on the
-    device "cuda", "plain" on the device "cpu"."""
+    language model of transformers, sharded by torch's FSDP2 over `data_parallel` ranks. Or a class
+    of your own as "package.module:Class". Unset: "mcore" on the device "cuda", "plain" on the
+    device "cpu"."""
     device: Device = Device.CUDA
     """Device of the ranks."""
     dtype: Dtype = Dtype.FLOAT32

@@ -4,7 +4,7 @@ ranks loads it.
 Keys are names of parameters, in the model and in the optimizer. Written in the background, it is as
 of the call that began it: torch copies what it writes before it returns, and a thread writes the
 copy over a process group of its own, since the thread's collectives would meet those of a step.
-Imported by `trainer.engines.fsdp.engine`.
+Imported by the engines of policies and of critics.
 """
 
 from concurrent.futures import Future
@@ -26,13 +26,15 @@ _PHASE = "phase"
 class FsdpFiles:
     sharding = Sharding.TORCH
 
-    def __init__(self, weights: FsdpWeights) -> None:
+    def __init__(self, weights: FsdpWeights, folder: str = SHARDS) -> None:
+        """`folder`: name of theirs in a checkpoint."""
         self._weights = weights
+        self._folder = folder
         self._group: Any = None
         self._writing: Future[Any] | None = None
 
     def save(self, directory: Path, phase: str | None, optimizer: StepOptimizer | None) -> None:
-        save(self._state(phase, optimizer), checkpoint_id=directory / SHARDS)
+        save(self._state(phase, optimizer), checkpoint_id=directory / self._folder)
 
     def begin_save(
         self, directory: Path, phase: str | None, optimizer: StepOptimizer | None
@@ -42,7 +44,7 @@ class FsdpFiles:
             self._group = dist.new_group(backend="gloo")
         writing = async_save(
             self._state(phase, optimizer),
-            checkpoint_id=directory / SHARDS,
+            checkpoint_id=directory / self._folder,
             process_group=self._group,
         )
         assert isinstance(writing, Future)
@@ -59,7 +61,7 @@ class FsdpFiles:
 
     @torch.no_grad()
     def load(self, directory: Path, enter: EnterPhase) -> None:
-        folder = directory / SHARDS
+        folder = directory / self._folder
         found: dict[str, Any] = {_PHASE: ""}
         load(found, checkpoint_id=folder)
         phase: str = found[_PHASE]

@@ -4,7 +4,8 @@ Each layer is a unit of its own, the root with embedding and output layer anothe
 are whole on a rank only while it computes. Invariants: what is trained stays in float32, whatever
 the numbers of the computation; gradients are summed over ranks, not averaged; weights are left
 uninitialised, `trainer.engines.fsdp.weights` fills them. Of a model that is being built no more
-than addresses exist, and one unit of it on a GPU. Imported by `trainer.engines.fsdp.engine`.
+than addresses exist, and one unit of it on a GPU. Imported by the rest of this folder and
+by the critic's engine.
 """
 
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ from transformers.initialization import no_init_weights
 from mainspring.algorithms.gap import Dtype
 from mainspring.config.training.parallel import ParallelConfig, Recompute
 from mainspring.errors import ModelError
-from trainer.engines.fsdp.packed_model import PackedModel
+from trainer.engines.fsdp.packed_model import PackedBody
 from trainer.model.processes import Processes
 
 CHECKPOINTED = "_checkpoint_wrapped_module."
@@ -68,7 +69,7 @@ def build_lm(config: PretrainedConfig, named: str) -> Any:
 
 
 def shard(
-    root: PackedModel, parallel: ParallelConfig, processes: Processes, named: str
+    root: PackedBody, parallel: ParallelConfig, processes: Processes, named: str
 ) -> tuple[str, ...]:
     """Shard `root` in its place; returns how the names of the weights of each layer begin. Raises
     ModelError."""
@@ -95,6 +96,8 @@ def shard(
             unit = checkpoint_wrapper(layer)
             setattr(holder, name, unit)
         fully_shard(unit, mesh=mesh, mp_policy=policy, offload_policy=offload)
+    for unit in root.exact:
+        fully_shard(unit, mesh=mesh, offload_policy=offload)
     fully_shard(root, mesh=mesh, mp_policy=policy, offload_policy=offload)
     for module in root.modules():
         if isinstance(module, FSDPModule):
