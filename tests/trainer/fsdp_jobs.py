@@ -1,5 +1,6 @@
 """What tests run in the ranks of the fsdp engine, on CPU with gloo."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from mainspring.config.campaign import CampaignConfig
+from mainspring.training.training_faults import AlgorithmBroken
 from mainspring.trajectories.samples import Sample
 from tests.trainer.critics import moved_from_before
 from trainer.engines.fsdp.adapters import is_b
@@ -17,6 +19,7 @@ from trainer.engines.fsdp.sharding import CHECKPOINTED
 from trainer.engines.fsdp.weights import FsdpWeights
 from trainer.model.processes import join
 from trainer.process.rank import TrainerRank
+from trainer.step.critic import _sequences
 from trainer.step.mini_batch import MiniBatch
 from trainer.step.policy_step import PolicyStep
 
@@ -128,7 +131,7 @@ def set_head(trainer: TrainerRank) -> tuple[Tensor, Tensor]:
     with torch.no_grad():
         weights._put(weight, 0.1 * torch.randn(weight.shape, generator=generator))
         weights._put(bias, torch.full_like(_whole(bias), 0.25))
-    return _whole(weight.detach()), _whole(bias.detach())
+    return _whole(weight.detach()).clone(), _whole(bias.detach()).clone()
 
 
 def valued_steps(
@@ -142,25 +145,86 @@ def valued_steps(
         critic = trainer._critic
         assert critic is not None
         first = critic._values(samples)
-        set_head(trainer)
-        _, judged = critic.judge(samples)
-        judged = moved_from_before(judged)
+        head = set_head(trainer)
+        _, valued = critic.judge(samples)
+        judged = moved_from_before(valued)
         grads: dict[str, Tensor] = {}
-
-        def keep(module: torch.nn.Module, grads: dict[str, Tensor] = grads) -> None:
-            for weight, parameter in module.named_parameters():
-                grads[weight.removeprefix("lm.").replace(CHECKPOINTED, "")] = _whole(parameter.grad)
-
-        critic.watch(keep)
+        critic.watch(partial(_keep_gradients, grads))
         figures = critic.train(judged, 0)
         critic.watch(None)
         trainer.begin_critic()
         steps = [trainer.train_step(samples, step=step, current_version=0) for step in range(3)]
         found[name] = {
             "first": first,
+            "head": head,
+            "values": [each.values[each.sample.action_mask] for each in valued],
             "judged": judged,
             "grads": grads,
             "figures": figures,
             "steps": steps,
         }
     return found
+
+
+def _keep_gradients(grads: dict[str, Tensor], module: torch.nn.Module) -> None:
+    for name, parameter in module.named_parameters():
+        grads[name.removeprefix("lm.").replace(CHECKPOINTED, "")] = _whole(parameter.grad).clone()
+
+
+def failing_values(
+    rank: int, store: str, config: CampaignConfig, model_dir: Path, samples: Any
+) -> dict[str, Any]:
+    """A pass of the critic whose loss fails on the second rank, then the gradient of a whole one;
+    how many samples are this rank's."""
+    trainer = _ranks(rank, store, config, model_dir)
+    critic = trainer._critic
+    assert critic is not None
+    set_head(trainer)
+    _, judged = critic.judge(samples)
+    sequences = _sequences(samples)
+
+    def broken(share: list[int], values: Tensor) -> Tensor:
+        if rank == 1:
+            raise AlgorithmBroken("of a test")
+        return values.sum()
+
+    raised = False
+    try:
+        critic.engine.forward_backward(sequences, broken)
+    except AlgorithmBroken:
+        raised = True
+    critic._optimizer.zero_grad()
+    grads: dict[str, Tensor] = {}
+    critic.watch(partial(_keep_gradients, grads))
+    critic.train(moved_from_before(judged), 0)
+    num_own = len(critic.engine.values(sequences))
+    return {"raised": raised, "grads": grads, "num_own": num_own}
+
+
+def _third_step(trainer: TrainerRank, samples: Any) -> dict[str, Any]:
+    assert trainer._critic is not None
+    metrics = trainer.train_step(samples, step=2, current_version=0)
+    weights = trainer._critic.engine.weights
+    assert isinstance(weights, FsdpWeights)
+    whole = {name: _whole(each.detach()).clone() for name, each in weights.parameters().items()}
+    return {"step": metrics, "weights": whole}
+
+
+def critic_saved(
+    rank: int, store: str, config: CampaignConfig, model_dir: Path, samples: Any, out: Path
+) -> dict[str, Any]:
+    """Two steps, a checkpoint in `out`, a third step; its metrics and the critic after it."""
+    trainer = _ranks(rank, store, config, model_dir)
+    for step in range(2):
+        trainer.train_step(samples, step=step, current_version=0)
+    trainer.save_checkpoint(out)
+    return _third_step(trainer, samples)
+
+
+def critic_loaded(
+    rank: int, store: str, config: CampaignConfig, model_dir: Path, samples: Any, out: Path
+) -> dict[str, Any]:
+    """The third step from that checkpoint."""
+    trainer = _ranks(rank, store, config, model_dir)
+    trainer.load_checkpoint(out)
+    return _third_step(trainer, samples)

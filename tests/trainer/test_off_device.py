@@ -48,15 +48,19 @@ def test_steps_with_leaves_between_are_the_same_in_all_bits(
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
 
 
-def test_a_critic_leaves_with_the_policy(make_model, make_config, batch, tmp_path):
+@pytest.mark.parametrize("engine", ["plain", "fsdp"])
+def test_a_critic_leaves_with_the_policy(engine, make_model, make_config, batch):
     _, directory = make_model("qwen3")
     rewarded, losses = with_rewards(batch), []
     for leaves in (False, True):
-        rank = TrainerRank(with_critic(make_config, colocate=True), directory)
+        rank = TrainerRank(with_critic(make_config, engine=engine, colocate=True), directory)
         rank.begin_critic()
         for step in range(2):
             if leaves:
                 rank.be_on_device(False)
+                assert rank._critic is not None
+                held = [*rank._engine.held(), *rank._critic.held()]
+                assert not any(tensor.untyped_storage().nbytes() for tensor in held if tensor.ndim)
                 rank.be_on_device(True)
             metrics = rank.train_step(rewarded, step=step, current_version=0)
         losses.append({**metrics.values, "loss": metrics.loss, "norm": metrics.grad_norm})

@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
+from mainspring.errors import ModelError
 from trainer.engines.checkpoint import SHARDS, Sharding
 from trainer.engines.fsdp.weights import FsdpWeights
 from trainer.engines.protocol import EnterPhase, StepOptimizer
@@ -61,7 +63,17 @@ class FsdpFiles:
 
     @torch.no_grad()
     def load(self, directory: Path, enter: EnterPhase) -> None:
-        folder = directory / self._folder
+        """Raises ModelError for the shards of another model."""
+        try:
+            self._load(directory / self._folder, enter)
+        except CheckpointException as error:  # torch's, which is no Exception
+            [(problem, _), *_] = error.failures.values()
+            raise ModelError(
+                f"checkpoint {directory}: {self._folder}: {problem}",
+                remedy="load it with the model that it was saved with",
+            ) from None
+
+    def _load(self, folder: Path, enter: EnterPhase) -> None:
         found: dict[str, Any] = {_PHASE: ""}
         load(found, checkpoint_id=folder)
         phase: str = found[_PHASE]
