@@ -111,7 +111,9 @@ def _state_bytes(config: CampaignConfig, shape: ModelShape) -> int:
         share = 4 * hidden / shape.num_parameters
         moments = round(8 - share)
     weight = bytes_per_value(trainer)
-    if facts_of(trainer).shards_optimizer and weight == 2:
+    if facts_of(trainer).shards_weights:
+        weight = 4
+    elif facts_of(trainer).shards_optimizer and weight == 2:
         weight += 4  # the float32 copy that the optimizer moves
     trained, frozen = shape.num_parameters, 0
     if trainer.lora.rank:

@@ -13,6 +13,8 @@ from mainspring.planning.memory import (
     CPU_REST_BYTES,
     MemoryPart,
     RankMemory,
+    critic_moments_bytes,
+    critic_weights_bytes,
     gradients_bytes,
     import_bytes,
     optimizer_bytes,
@@ -83,6 +85,10 @@ def _offloaded_bytes(shape: ModelShape, trainer: TrainerConfig, rank: RankMemory
     own = optimizer_bytes(shape, trainer, rank.kind)
     if facts_of(trainer).shards_weights:
         own += weights_bytes(trainer, rank.kind) + gradients_bytes(trainer, rank.kind)
+    if trainer.critic is not None:
+        own += critic_moments_bytes(shape, trainer, rank.kind)
+        if facts_of(trainer).shards_weights:
+            own += critic_weights_bytes(shape, trainer, rank.kind)
     return own
 
 

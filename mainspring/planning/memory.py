@@ -110,14 +110,16 @@ def _moments(
 ) -> tuple[Moment, ...]:
     trainer, facts = config.trainer, facts_of(config.trainer)
     weights, gradients = weights_bytes(trainer, kind), gradients_bytes(trainer, kind)
+    critic_weights = 0
+    if trainer.critic is not None:
+        critic_weights = critic_weights_bytes(shape, trainer, kind)
     if facts.shards_weights and trainer.optimizer_offload:
-        weights = gradients = 0
+        weights = gradients = critic_weights = 0
     optimizer = 0 if trainer.optimizer_offload else optimizer_bytes(shape, trainer, kind)
     on_cpu = trainer.device is Device.CPU
     rest = CPU_REST_BYTES if on_cpu else CUDA_REST_BYTES
     standing = {MemoryPart.WEIGHTS: weights, MemoryPart.OPTIMIZER: optimizer, MemoryPart.REST: rest}
-    of_critic = 0 if trainer.critic is None else critic_parameters(shape, trainer, kind)
-    if of_critic:
+    if trainer.critic is not None:
         standing[MemoryPart.CRITIC] = critic_bytes(shape, trainer, kind)
 
     has_mask = config.schedule is Schedule.REPRODUCIBLE
@@ -160,8 +162,8 @@ def _moments(
         MemoryPart.REST: rest,
         MemoryPart.COMMUNICATION: import_bytes(shape, trainer, kind) if on_cpu else 0,
     }
-    if of_critic:
-        imported[MemoryPart.CRITIC] = of_critic * bytes_per_value(trainer)
+    if trainer.critic is not None:
+        imported[MemoryPart.CRITIC] = critic_weights
     return (
         Moment(MomentName.IMPORT, imported),
         *([Moment(MomentName.LOGITS, at_output)] if kind.has_output else []),
@@ -182,8 +184,15 @@ def weights_bytes(trainer: TrainerConfig, kind: RankKind) -> int:
 
 
 def gradients_bytes(trainer: TrainerConfig, kind: RankKind) -> int:
-    copies = trainer.data_parallel if facts_of(trainer).shards_weights else 1
-    return FLOAT32_BYTES * -(-kind.trained_parameters // copies)
+    facts = facts_of(trainer)
+    trained = kind.trained_parameters if facts.has_gradient_buffer else _moved(trainer, kind)
+    return FLOAT32_BYTES * -(-trained // (trainer.data_parallel if facts.shards_weights else 1))
+
+
+def _moved(trainer: TrainerConfig, kind: RankKind) -> int:
+    """Most parameters that have gradients at one time: policy and critic follow each other, and a
+    critic has no adapters."""
+    return kind.trained_parameters if trainer.critic is None else kind.num_parameters
 
 
 def sums_bytes(trainer: TrainerConfig, kind: RankKind) -> int:
@@ -202,7 +211,7 @@ def _whole_units_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind
     layer = shape.layer_parameters
     root = kind.num_parameters - kind.num_layers * layer
     whole = width * (root + 2 * layer)
-    if kind.adapter_parameters:  # of which alone there are gradients
+    if kind.adapter_parameters and trainer.critic is None:  # of which alone there are gradients
         return whole
     reduced = FLOAT32_BYTES * max(root, layer) if width < FLOAT32_BYTES else 0
     return whole + width * (root + layer) + reduced
@@ -218,17 +227,30 @@ def critic_parameters(shape: ModelShape, trainer: TrainerConfig, kind: RankKind)
     return kind.num_parameters - output + head
 
 
+def critic_weights_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> int:
+    parameters = critic_parameters(shape, trainer, kind)
+    if facts_of(trainer).shards_weights:
+        return FLOAT32_BYTES * -(-parameters // trainer.data_parallel)
+    return parameters * bytes_per_value(trainer)
+
+
+def critic_moments_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> int:
+    """Of its AdamW, for all of its weights."""
+    parameters = critic_parameters(shape, trainer, kind)
+    if not facts_of(trainer).shards_optimizer:
+        return parameters * 2 * FLOAT32_BYTES
+    return round(_whole_optimizer_bytes(shape, trainer, kind) * parameters / kind.num_parameters)
+
+
 def critic_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> int:
-    """Between its steps. Its activations take the place of the policy's, which are freed before;
-    its gradients too, where they have no buffer of their own."""
-    facts, parameters = facts_of(trainer), critic_parameters(shape, trainer, kind)
-    bytes_each = bytes_per_value(trainer) + (FLOAT32_BYTES if facts.has_gradient_buffer else 0)
-    if not facts.shards_optimizer:
-        return parameters * (bytes_each + 2 * FLOAT32_BYTES)
-    if trainer.optimizer_offload:
-        return parameters * bytes_each
-    moments = _whole_optimizer_bytes(shape, trainer, kind) * parameters / kind.num_parameters
-    return parameters * bytes_each + round(moments)
+    """On the device between its steps. Its activations take the place of the policy's, which are
+    freed before; its gradients too, where they have no buffer of their own."""
+    facts, weights = facts_of(trainer), critic_weights_bytes(shape, trainer, kind)
+    if facts.has_gradient_buffer:
+        weights += FLOAT32_BYTES * critic_parameters(shape, trainer, kind)
+    if not trainer.optimizer_offload:
+        return weights + critic_moments_bytes(shape, trainer, kind)
+    return 0 if facts.shards_weights else weights
 
 
 def optimizer_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> int:
@@ -268,8 +290,8 @@ def _whole_optimizer_bytes(shape: ModelShape, trainer: TrainerConfig, kind: Rank
 def _update_bytes(trainer: TrainerConfig, kind: RankKind) -> int:
     """Bytes that the optimizer computes beside its state: on GPUs for all weights at once."""
     if trainer.device is Device.CUDA and not facts_of(trainer).shards_optimizer:
-        return FLOAT32_BYTES * kind.trained_parameters
-    return 2 * FLOAT32_BYTES * min(kind.largest_parameters, kind.trained_parameters)
+        return FLOAT32_BYTES * _moved(trainer, kind)
+    return 2 * FLOAT32_BYTES * min(kind.largest_parameters, _moved(trainer, kind))
 
 
 def _sent_bytes(shape: ModelShape, trainer: TrainerConfig, tokens: BatchTokens) -> int:

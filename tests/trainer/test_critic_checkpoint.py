@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,9 @@ from mainspring.training.step_metrics import Origin
 from mainspring.training.training_faults import CheckpointUnusable, TrainerFenced
 from mainspring.trajectories.samples import Sample
 from tests.trainer.conftest import MakeModel
-from tests.trainer.test_trainer_checkpoint import MANIFEST, ORIGIN, write
+from tests.trainer.test_trainer_checkpoint import MANIFEST, ORIGIN, write, write_export
 from trainer.engines import checkpoint
-from trainer.engines.checkpoint import Identity
+from trainer.engines.checkpoint import Identity, Sharding
 from trainer.process.batch_file import batch_file
 from trainer.process.driver import TrainerDriver
 
@@ -32,7 +33,28 @@ def test_a_checkpoint_without_the_critic_that_was_written_is_not_committed(tmp_p
         checkpoint.verify(target, manifest)
 
 
+def test_a_checkpoint_without_the_critics_shards_by_torch_is_not_committed(tmp_path: Path) -> None:
+    target = tmp_path / "v3"
+    manifest = MANIFEST.model_copy(update={"sharding": Sharding.TORCH})
+    temporary = checkpoint.begin(target, 1)
+    write_export(temporary)
+    for folder in ("shards", "critic"):
+        with pytest.raises(TrainerFenced, match=rf"{folder}/\.metadata was removed while it was"):
+            checkpoint.commit(temporary, target, manifest, has_critic=True)
+        (temporary / folder).mkdir()
+        (temporary / folder / ".metadata").write_bytes(b"shards")
+    whole = checkpoint.commit(temporary, target, manifest, has_critic=True)
+    assert whole.has_critic and checkpoint.read(target, ORIGIN).has_critic
+    (target / "critic" / ".metadata").unlink()
+    with pytest.raises(CheckpointUnusable, match=r"lacks its file critic/\.metadata"):
+        checkpoint.verify(target, whole)
+
+
+@pytest.mark.parametrize(
+    "engine", [{}, {"engine": "fsdp", "data_parallel": 2}], ids=["plain", "fsdp"]
+)
 def test_a_campaign_with_a_critic_resumes_from_checkpoints_with_one_alone(
+    engine: dict[str, Any],
     driver: TrainerDriver,
     make_model: MakeModel,
     make_config: Callable[..., CampaignConfig],
@@ -42,8 +64,8 @@ def test_a_campaign_with_a_critic_resumes_from_checkpoints_with_one_alone(
     source = make_model("qwen3")[1]
     origin = Origin(campaign="t", uid="u", config_digest="0123456789abcdef")
     judged = [replace(each, reward=float(n % 2)) for n, each in enumerate(batch)]
-    without = make_config()
-    config = make_config(advantage="gae", filter="none", critic={"lr": 1e-3})
+    without = make_config(**engine)
+    config = make_config(advantage="gae", filter="none", critic={"lr": 1e-3}, **engine)
     driver.start(without, source)
     assert not driver.save(tmp_path / "bare", Identity(origin=origin, version=1), 1).has_critic
     driver.start(config, source)
@@ -65,4 +87,9 @@ def test_a_campaign_with_a_critic_resumes_from_checkpoints_with_one_alone(
     assert replace(again, seconds=0.0) == replace(second, seconds=0.0)
     driver.start(without, source)
     with pytest.raises(CheckpointUnusable, match=r"whole holds a critic, and .* has none"):
+        driver.load(tmp_path / "whole", origin, 1)
+    victim = next(file.path for file in manifest.files if file.path.startswith("critic"))
+    (tmp_path / "whole" / victim).unlink()
+    driver.start(config, source)
+    with pytest.raises(CheckpointUnusable, match="lacks its file critic"):
         driver.load(tmp_path / "whole", origin, 1)

@@ -37,10 +37,6 @@ def test_the_number_of_ranks_is_the_product_of_what_shares() -> None:
         ({"engine": "fsdp", "expert_parallel": 2}, '"fsdp" cannot do expert_parallel = 2'),
         ({"engine": "fsdp", "recompute": "mlp"}, 'cannot do recompute = "mlp"'),
         (
-            {"engine": "fsdp", "advantage": "gae", "filter": "none", "critic": {}},
-            '"fsdp" has no critic',
-        ),
-        (
             {"engine": "fsdp", "device": "cpu", "optimizer_offload": True},
             "moves what is on a GPU",
         ),

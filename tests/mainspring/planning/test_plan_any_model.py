@@ -9,8 +9,11 @@ from mainspring.errors import ModelError
 from mainspring.model_folder.any_model import estimated_sizes
 from mainspring.model_folder.refusals import FolderUse
 from mainspring.planning.activations import BatchTokens
+from mainspring.planning.assumptions import Given
+from mainspring.planning.host_memory import host_memory
 from mainspring.planning.memory import MemoryPart, Moment, MomentName, memory_of_ranks
 from mainspring.planning.model_shape import read_shape
+from mainspring.planning.plan import plan_of
 from mainspring.planning.rank_kinds import check_divides
 from tests.mainspring.planning.campaigns import campaign, model
 
@@ -38,6 +41,50 @@ def test_ranks_share_weights_gradients_and_optimizer_in_float32() -> None:
 def test_offloaded_ranks_keep_no_weights_between_passes() -> None:
     found = moment({"optimizer_offload": True}, MomentName.UPDATE).bytes_of
     assert found[MemoryPart.WEIGHTS] == found[MemoryPart.GRADIENTS] == 0
+
+
+CRITIC = {"advantage": "gae", "filter": "none", "critic": {}}
+
+
+def test_ranks_share_a_critic_in_float32() -> None:
+    """Its layers and embedding, no output layer, and one number for each token."""
+    shape = model("qwen3-8b")
+    share = -(-(shape.num_parameters - 151_936 * 4_096 + 4_096 + 1) // 8)
+    fields = CRITIC | {"data_parallel": 8}
+    for name in MomentName:
+        found, without = moment(fields, name), moment({"data_parallel": 8}, name)
+        expected = (4 if name is MomentName.IMPORT else 12) * share
+        assert found.bytes_of[MemoryPart.CRITIC] == pytest.approx(expected, rel=1e-6)
+        more = found.num_bytes - without.num_bytes
+        assert more == found.bytes_of[MemoryPart.CRITIC]
+    adapted = moment(fields | {"lora": {"rank": 8}}, MomentName.BACKWARD).bytes_of
+    whole = moment(fields, MomentName.BACKWARD).bytes_of
+    for part in (MemoryPart.CRITIC, MemoryPart.GRADIENTS, MemoryPart.COMMUNICATION):
+        assert adapted[part] == whole[part], "a critic has no adapters"
+
+
+def test_an_offloaded_critic_is_in_the_hosts_memory() -> None:
+    shape, fields = model("qwen3-8b"), CRITIC | {"optimizer_offload": True, "data_parallel": 8}
+    assert moment(fields, MomentName.UPDATE).bytes_of[MemoryPart.CRITIC] == 0
+    assert moment(fields, MomentName.IMPORT).bytes_of[MemoryPart.CRITIC] == 0
+    hosts = []
+    for each in (fields, {"optimizer_offload": True, "data_parallel": 8}):
+        config = campaign(FSDP | each)
+        ranks = memory_of_ranks(config, shape, TOKENS, 4)
+        hosts.append(host_memory(shape, config.trainer, ranks))
+    critic = 12 * (shape.num_parameters - 151_936 * 4_096)
+    assert hosts[0].step_bytes - hosts[1].step_bytes == pytest.approx(critic, rel=1e-4)
+
+
+def test_a_checkpoint_has_each_weight_in_float32_and_two_moments() -> None:
+    """Of the critic as well."""
+    shape = model("qwen3-8b")
+    sizes = []
+    for fields in ({}, CRITIC):
+        demand = plan_of(campaign(FSDP | fields), shape, Given()).demand
+        sizes.append(demand.checkpoint_bytes - demand.export_bytes)
+    assert sizes[0] == pytest.approx(12 * shape.num_parameters, rel=1e-4)
+    assert sizes[1] - sizes[0] == 12 * (shape.num_parameters - shape.embedding_parameters)
 
 
 def test_a_weight_is_not_cut_into_more_parts_than_it_has_rows() -> None:
