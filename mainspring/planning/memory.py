@@ -235,7 +235,7 @@ def critic_weights_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKi
 
 
 def critic_moments_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> int:
-    """Of its AdamW, for all of its weights."""
+    """State of its AdamW, for all of its weights."""
     parameters = critic_parameters(shape, trainer, kind)
     if not facts_of(trainer).shards_optimizer:
         return parameters * 2 * FLOAT32_BYTES

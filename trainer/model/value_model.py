@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from mainspring.config.training.parallel import ParallelConfig
-from trainer.engines.protocol import ShardWeights
 from trainer.model import hf_directory
 from trainer.model.attention import MegatronSequences
 from trainer.model.policy_model import PolicyModel, build_model
@@ -68,7 +67,7 @@ def build_value_model(
     return model, weights, hf
 
 
-def begin_as(own: Weights, policy: ShardWeights) -> None:
+def begin_as(own: Weights, policy: object) -> None:
     """Give a value model the layers of a policy; its head is zero."""
     assert isinstance(policy, Weights), "a critic of Megatron's layers begins as a policy of them"
     weights = own.named()

@@ -12,12 +12,13 @@ from mainspring.config.section import LARGE, MANY, Section, Switch, Within
 
 class CriticConfig(Section):
     """A value model beside the policy (PPO's critic): the policy's model as it is at version 0,
-    with one number in place of the output layer, and an AdamW of its own. Before a step it gives a
-    value to each action token. Generalized advantage estimation (arXiv 1506.02438) makes advantages
-    of these values and of the reward, which is given once, at the last action token of a rollout:
-    its branches follow each other in the order in which they ended. The critic is trained on the
-    policy's mini-batches, after the policy, and is a part of every checkpoint. It needs the
-    advantage "gae" and the filter "none"."""
+    with one number in place of the output layer, and an AdamW of its own. All of its weights are
+    trained, also where the policy has adapters. Before a step it gives a value to each action
+    token. Generalized advantage estimation (arXiv 1506.02438) makes advantages of these values and
+    of the reward, which is given once, at the last action token of a rollout: its branches follow
+    each other in the order in which they ended. The critic is trained on the policy's mini-batches,
+    after the policy, and is a part of every checkpoint. It needs the advantage "gae" and the filter
+    "none"."""
 
     lr: Annotated[float, Within(le=10)] = Field(default=1e-5, gt=0)
     """Learning rate of its AdamW, the same in all steps."""

@@ -8,6 +8,7 @@ a gradient, of zeros, as all ranks must reduce the same weights. Imported by the
 and by the critic's engine.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,7 +24,7 @@ from trainer.model.micro_batch import MicroBatch
 from trainer.model.token_logprobs import OutputLayer, token_logprobs
 
 
-class PackedBody(nn.Module):
+class PackedBody(nn.Module, ABC):
     """All but what is made of the rows."""
 
     exact: tuple[nn.Module, ...] = ()
@@ -44,7 +45,7 @@ class PackedBody(nn.Module):
         self._use(IMPLEMENTATION)
 
     def forward(self, batch: MicroBatch) -> tuple[Tensor, ...]:
-        """What is made of each of the N wanted tokens: [N] each."""
+        """[N] each, of the N wanted tokens."""
         self._lengths = batch.sequences.lengths_N
         positions = [torch.arange(length, device=batch.ids.device) for length in self._lengths]
         hidden = self.lm.base_model(
@@ -59,9 +60,9 @@ class PackedBody(nn.Module):
             first = first + hidden.sum() * 0.0
         return first, *others
 
+    @abstractmethod
     def _made_of(self, rows: Tensor, batch: MicroBatch) -> tuple[Tensor, ...]:
         """From [N, hidden] the hidden states that predict the wanted tokens."""
-        raise NotImplementedError
 
     @contextmanager
     def own_attention(self) -> Iterator[None]:
