@@ -148,6 +148,16 @@ CASES = {
         for engine in ("plain", "fsdp")
     },
     **{
+        f"critic-{engine}": MeasuredCase(
+            LLAMA,
+            length=128,
+            num_samples=8,
+            micro_batch_tokens=384,
+            trainer={"engine": engine, "advantage": "gae", "filter": "none", "critic": {}},
+        )
+        for engine in ("plain", "fsdp")
+    },
+    **{
         f"gpu-{engine}-long": MeasuredCase(
             QWEN3_600M,
             length=32768,
@@ -288,6 +298,7 @@ def _samples(case: MeasuredCase) -> list[Any]:
                 logprobs=np.where(mask, -10, 0).astype(np.float32),
                 versions=np.where(mask, 0, NOT_SAMPLED).astype(np.int32),
                 advantages=np.where(mask, (-1) ** number, 0).astype(np.float32),
+                reward=None if case.config.trainer.critic is None else float(number % 2),
             )
         )
     return samples
