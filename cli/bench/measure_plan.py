@@ -138,22 +138,16 @@ CASES = {
         SMALL, length=256, num_samples=4, micro_batch_tokens=512, trainer={"engine": "fsdp"}
     ),
     **{
-        f"adapters-{engine}": MeasuredCase(
+        f"{name}-{engine}": MeasuredCase(
             LLAMA,
             length=128,
             num_samples=8,
             micro_batch_tokens=384,
-            trainer={"engine": engine, "lora": {"rank": 16}},
+            trainer={"engine": engine, **more},
         )
-        for engine in ("plain", "fsdp")
-    },
-    **{
-        f"critic-{engine}": MeasuredCase(
-            LLAMA,
-            length=128,
-            num_samples=8,
-            micro_batch_tokens=384,
-            trainer={"engine": engine, "advantage": "gae", "filter": "none", "critic": {}},
+        for name, more in (
+            ("adapters", {"lora": {"rank": 16}}),
+            ("critic", {"advantage": "gae", "filter": "none", "critic": {}}),
         )
         for engine in ("plain", "fsdp")
     },
