@@ -4,6 +4,7 @@ Beside it a store of the tests' own: `db` is empty when a test begins.
 """
 
 import asyncio
+import contextlib
 import os
 import tomllib
 import uuid
@@ -16,11 +17,14 @@ import asyncpg
 import pytest
 from hypothesis import settings
 from sqlalchemy import delete
+from temporalio.service import RPCError
 
 from cli.operations.machine.embedded_stack import StackInfo, temporary
 from infra.db.database import Database
 from infra.db.tables.models import Base
 from infra.db.tables.store_rows import StoreRow
+from infra.temporal.connection import connect
+from mainspring.config.settings import load_settings
 from migrations import upgrade
 
 for name in ("DATABASE_URL", "TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE", "HOME"):
@@ -103,11 +107,24 @@ async def stack(standing: Standing) -> AsyncIterator[StackInfo]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-async def no_other_cluster(request: pytest.FixtureRequest, standing: Standing) -> None:
-    """A module with workers of its own shares the queues with no other cluster."""
+async def no_other_cluster(
+    request: pytest.FixtureRequest, standing: Standing
+) -> AsyncIterator[None]:
+    """A module with workers of its own shares the queues with no other cluster, and leaves no
+    workflow that the workers of the next module would play."""
     used = request.node.stash[FIXTURES]
     if "stack" in used and not used & KINDS_OF_CLUSTER:
         await standing.shut_down()
+    yield
+    if "stack" in used:
+        await end_workflows(request.getfixturevalue("stack"))
+
+
+async def end_workflows(stack: StackInfo) -> None:
+    client = await connect(load_settings(stack.home))
+    async for left in client.list_workflows("ExecutionStatus = 'Running'"):
+        with contextlib.suppress(RPCError):  # it ended by itself, or is no longer known
+            await client.get_workflow_handle(left.id, run_id=left.run_id).terminate()
 
 
 @pytest.fixture
