@@ -57,7 +57,8 @@ class Table(rich.table.Table):
     """Plain: columns without lines between, for people and for `cut`."""
 
     def __init__(self, *headers: Any, **options: Any) -> None:
-        super().__init__(*headers, **{"box": None, "pad_edge": False} | options)
+        plain_style = {"box": None, "pad_edge": False, "caption_justify": "left"}
+        super().__init__(*headers, **plain_style | options)
 
     def add_column(
         self,

@@ -228,7 +228,7 @@ def _steps(data: Any, num_steps: int, *, retrained: bool = False) -> Any:
         names = ("step", "reward", *OFF_POLICY, "entropy", "grad norm", "time")
     steps = data.steps[-NUM_STEPS:]
     caption = f"the last {len(steps)} of {len(data.steps)} steps; {num_steps} are planned"
-    table = Table(*names, caption=caption, caption_justify="left")
+    table = Table(*names, caption=caption)
     for column in table.columns:
         column.justify = "right"
     for step in steps:

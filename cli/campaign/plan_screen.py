@@ -237,7 +237,7 @@ def _assumptions(planned: Planned) -> Any:
 def _table(title: str, *columns: str) -> Any:
     from cli.tables import Table
 
-    table = Table(title, caption_justify="left")
+    table = Table(title)
     for column in columns:
         table.add_column(column, justify="right")
     return table

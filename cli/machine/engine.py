@@ -29,6 +29,7 @@ def list_(name: CampaignName, home: Home = None, as_json: Json = False) -> None:
     if as_json:
         return typer.echo(json.dumps([_row(member) for member in fleet]))
     from cli.tables import Screen, Table
+    from mainspring.words.figures import age
 
     table = Table("engine", "status", "requests", "KV", "weights", "seen")
     for member in fleet:
@@ -40,9 +41,11 @@ def list_(name: CampaignName, home: Home = None, as_json: Json = False) -> None:
             requests,
             "" if member.kv_used is None else f"{member.kv_used:.0%}",
             member.version.partition("-")[0],
-            "never" if member.seen_s is None else f"{member.seen_s:.0f} s",
+            "never" if member.seen_s is None else age(member.seen_s),
         )
-    table.caption = "requests (running+waiting), KV cache used, policy version, last answer"
+    table.caption = (
+        "requests: running+waiting; KV: cache in use\nweights: policy version; seen: last answer"
+    )
     Screen().print(table)
     for member in fleet:
         if member.name != member.url:

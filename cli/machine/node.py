@@ -21,7 +21,7 @@ def list_(home: Home = None, as_json: Json = False) -> None:
         typer.echo(json.dumps(rows))
         return
     from cli.tables import Screen, Table
-    from mainspring.words.figures import clock_told
+    from mainspring.words.figures import age, clock_told
 
     table = Table("node", "status", "open", "takes new", "backends", "disk", "memory", "seen")
     for row in rows:
@@ -33,7 +33,7 @@ def list_(home: Home = None, as_json: Json = False) -> None:
             ", ".join(row["backends"]),
             _gb(row["disk_free_mb"]),
             _gb(row["memory_free_mb"]),
-            _ago(row["seen_s"]),
+            age(row["seen_s"]),
         )
     table.caption = "disk and memory that are free; how long ago the node was seen"
     Screen().print(table)
@@ -109,10 +109,3 @@ def _row(record: Any) -> dict[str, Any]:
 
 def _gb(mb: int) -> str:
     return f"{mb / 1024:.1f} GB" if mb < 10_240 else f"{mb / 1024:.0f} GB"
-
-
-def _ago(seconds: float) -> str:
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"

@@ -14,7 +14,7 @@ def steps_table(data: Any, num_steps: int) -> Any:
     names = ("step", "loss", "grad norm", "learning rate", "tokens/s", "time")
     steps = data.steps[-NUM_STEPS:]
     caption = f"the last {len(steps)} of {len(data.steps)} steps; {num_steps} are planned"
-    table = Table(*names, caption=caption, caption_justify="left")
+    table = Table(*names, caption=caption)
     for column in table.columns:
         column.justify = "right"
     for step in steps:

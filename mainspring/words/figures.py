@@ -38,6 +38,14 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
+def age(seconds: float) -> str:
+    """In its largest unit: 34 s; 3 min; 6 h; 2 d."""
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def dollars(amount: float | None) -> str:
     """$1.23; below a cent two digits that tell something: $0.0012."""
     if amount is None:
