@@ -43,6 +43,7 @@ from infra.policy.engines.engine_check import CPU_ENGINE
 from infra.policy.engines.reply_stream import INTERVAL_TOKENS
 from infra.policy.model.model_files import tokenizer_digest
 from mainspring import __version__
+from mainspring.model_folder.config_file import sizes_of
 
 HEALTH_GENERATE_TIMEOUT_S = 20.0
 """As long as SGLang waits for its own probe token."""
@@ -255,6 +256,7 @@ class Routes:
             # Not SGLang's: what infra.policy.engines.engine_check asks for.
             "engine": CPU_ENGINE,
             "vocab_size": self._model.vocab_size,
+            "sizes": sizes_of(vars(self._model.config)),
             "tokenizer_digest": self._tokenizer_digest,
             "dtype": str(self._model.dtype).removeprefix("torch."),
             "device": str(self._model.device),

@@ -45,6 +45,19 @@ def url_fault(url: str) -> str:
     return ""
 
 
+def same_address(one: str, other: str) -> bool:
+    """Whether two base URLs lead to one service as they are written: http://localhost:80/ and
+    http://127.0.0.1. Names are not resolved."""
+    return _address(one) == _address(other)
+
+
+def _address(url: str) -> tuple[str, str, int | None, str]:
+    parts = urlsplit(url)
+    host = (parts.hostname or "").rstrip(".")
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    return parts.scheme, "127.0.0.1" if host == "localhost" else host, port, parts.path.rstrip("/")
+
+
 class PolicyConfig(Section):
     api: PolicyApi = PolicyApi.SGLANG
     """API of the engines."""
@@ -84,7 +97,14 @@ class PolicyConfig(Section):
     @field_validator("engines")
     @classmethod
     def _urls(cls, engines: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        return tuple(checked_url(url, info) for url in engines)
+        urls = tuple(checked_url(url, info) for url in engines)
+        for number, url in enumerate(urls):
+            same = [other for other in urls[:number] if same_address(other, url)]
+            # Each port 0 becomes a free one.
+            if same and urlsplit(url).port != 0 and info.context != STORED:
+                twice = "twice" if same[0] == url else f"as {same[0]} and as {url}"
+                raise ValueError(f"one engine is listed {twice}: list each address once")
+        return urls
 
     @field_validator("temperature", mode="before")
     @classmethod

@@ -6,6 +6,7 @@ for a fact. Imports no transformers.
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,13 @@ GENERATES = ("CausalLM", "LMHeadModel", "Generation")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
+SIZES = (
+    *("num_hidden_layers", "hidden_size", "intermediate_size", "head_dim"),
+    *("num_attention_heads", "num_key_value_heads", "num_experts", "num_local_experts"),
+)
+"""Figures of a config.json without which weights of another model do not fit."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
     """Facts that a config.json tells about its model."""
@@ -29,6 +37,8 @@ class ModelFacts:
     """Ids below this have a row in the embedding; None where the config does not name it."""
     max_context: int | None
     """Longest sequence the model was made for."""
+    sizes: Mapping[str, int]
+    """Those of SIZES that the config names."""
 
 
 def where(directory: Path) -> str:
@@ -95,7 +105,8 @@ def facts_of(config: dict[str, Any], named: str) -> ModelFacts:
         )
     # A model that also sees or hears keeps its language model's figures one level down.
     inner = config.get("text_config")
-    text: dict[str, Any] = {**(inner if isinstance(inner, dict) else {}), **config}
+    inner = inner if isinstance(inner, dict) else {}
+    text: dict[str, Any] = {**inner, **config}
     kind = text.get("model_type")
     if not isinstance(kind, str) or not kind:
         detail = "" if kind in (None, "") else f" (it has {kind!r})"
@@ -105,6 +116,7 @@ def facts_of(config: dict[str, Any], named: str) -> ModelFacts:
         architectures=architectures,
         vocab_size=_whole(text.get("vocab_size")),
         max_context=_whole(text.get("max_position_embeddings")),
+        sizes=sizes_of({**config, **inner}),
     )
 
 
@@ -115,6 +127,11 @@ def _how(directory: Path) -> str:
     if _HUB_ID.fullmatch(str(folder)):
         return f"{REMEDY}; for a model of the hub: hf download {folder} --local-dir {folder}"
     return REMEDY
+
+
+def sizes_of(config: Mapping[str, Any]) -> dict[str, int]:
+    """Those of SIZES that a language model's config tells."""
+    return {name: size for name in SIZES if (size := _whole(config.get(name))) is not None}
 
 
 def _whole(value: object) -> int | None:

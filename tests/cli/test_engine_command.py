@@ -185,6 +185,8 @@ async def test_engines_are_added_and_removed_by_hand(db: Database, model: Path) 
         assert (await command("add", CAMPAIGN, two + "/", "--name", "two")).exit_code == 0
         again = await command("add", CAMPAIGN, one, "--name", "other")
         assert "is the address of engine" in str(again.exception)
+        named = await command("add", CAMPAIGN, one.replace("127.0.0.1", "localhost"))
+        assert "is the address of engine" in str(named.exception)
         again = await command("add", CAMPAIGN, one + "1", "--name", "two")
         assert again.exit_code != 0
         shown = (await command("list", CAMPAIGN)).output

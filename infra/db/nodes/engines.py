@@ -20,6 +20,7 @@ from infra.db.tables.columns import seconds
 from infra.db.tables.engine_rows import EngineRow
 from infra.db.tables.event_rows import EventRow
 from infra.db.tables.event_writes import Event, write
+from mainspring.config.policy import same_address
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId
 from mainspring.status import EngineOrigin, EngineStatus, EventKind
@@ -352,7 +353,7 @@ def _refuse_taken(campaign: CampaignId, taken: str, taken_url: str, name: str, u
             remedy="give this one another --name, or remove the other: "
             f"`mainspring engine remove {campaign} {name}`",
         )
-    if taken_url == url:
+    if same_address(taken_url, url):
         raise UsageError(
             f"{url} is the address of engine {taken} of campaign {campaign} already",
             remedy="give this engine an address of its own; one that other hosts reach is not "

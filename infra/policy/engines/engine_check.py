@@ -1,10 +1,11 @@
-"""EngineRequest a running engine what it serves, before a campaign depends on it.
+"""Ask a running engine what it serves, before a campaign depends on it.
 
 `check_engine` raises EngineError where no policy engine answers; what an engine serves is a report,
 and a mismatch with what was expected is one sentence in it. Asks cheap routes only: `/health` of a
 paused SGLang takes 20 s, `/model_info` answers at once. Imported by commands and workers.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from infra.policy.engines.wire import Wire
 from infra.policy.model.model_files import ModelFacts, read_facts, tokenizer_digest
 from mainspring.artifacts.stamp import MachineStamp
 from mainspring.errors import EngineError, ModelError
+from mainspring.model_folder.config_file import sizes_of
 from mainspring.status import PolicyApi
 
 TIMEOUT_S = 10.0
@@ -42,6 +44,10 @@ class EngineReport:
     model_type: str | None
     architectures: tuple[str, ...]
     vocab_size: int | None
+    sizes: Mapping[str, int]
+    """As `ModelFacts.sizes`."""
+    dtype: str | None
+    """Precision that it computes in, as torch names it; asked for where one is expected."""
     context_length: int | None
     """Longest prompt plus reply that it serves in full."""
     weight_version: str
@@ -75,7 +81,7 @@ async def check_engine(
     expected = None if model_dir is None else read_facts(model_dir)
     if api is PolicyApi.VLLM:
         report = await _ask_vllm(url, api_key)
-        mismatch = _mismatch(report[0], expected, model_dir, max_context)
+        mismatch = _mismatch(report[0], expected, model_dir, max_context, dtype)
         if mismatch is None and trained_at is not None:
             mismatch = _untrainable(url, report[1], trained_at, model_dir)
         return replace(report[0], mismatch=mismatch)
@@ -93,15 +99,16 @@ async def check_engine(
             context_length = await _sglang_context_length(http, url)
         paused = (await _get(http, url, "/ready")).status_code == 503
         server = await _ask(http, url, "/server_info") if adapter_rank or dtype else {}
-    vocab_size = info.get("vocab_size")
-    if vocab_size is None:
-        vocab_size = _vocab_size_on_disk(Path(str(info["model_path"])))
+    served = _served_facts(Path(str(info["model_path"])))
+    computes_in = server.get("dtype")
     report = EngineReport(
         url=url,
         model_path=str(info["model_path"]),
         model_type=info.get("model_type"),
         architectures=tuple(map(str, info.get("architectures") or ())),
-        vocab_size=vocab_size,
+        vocab_size=info.get("vocab_size", served and served.vocab_size),
+        sizes=_sizes(info.get("sizes")) or (served.sizes if served else {}),
+        dtype=computes_in if isinstance(computes_in, str) and computes_in != "auto" else None,
         context_length=context_length,
         weight_version=str(info["weight_version"]),
         paused=paused,
@@ -109,14 +116,9 @@ async def check_engine(
         stamp=_stamp(info.get("stamp")),
         mismatch=None,
     )
-    mismatch = _mismatch(report, expected, model_dir, max_context)
+    mismatch = _mismatch(report, expected, model_dir, max_context, dtype)
     if mismatch is None and model_dir is not None:
         mismatch = _other_tokens(report, info.get("tokenizer_digest"), model_dir)
-    if mismatch is None and dtype and server.get("dtype") not in (None, "auto", dtype):
-        mismatch = (
-            f"policy engine {url} computes in {server['dtype']}, and policy.dtype is {dtype}: "
-            "start it with that precision"
-        )
     if mismatch is None and adapter_rank:
         mismatch = _takes_no_adapter(url, server, adapter_rank)
     return replace(report, mismatch=mismatch)
@@ -134,16 +136,15 @@ async def _ask_vllm(url: str, api_key: str) -> tuple[EngineReport, VllmFacts]:
             await wire.post(url, GENERATE, {"token_ids": [0], "sampling_params": {"max_tokens": 1}})
     finally:
         await wire.aclose()
-    try:
-        served = read_facts(Path(facts.model_path))
-    except ModelError:
-        served = None
+    served = _served_facts(Path(facts.model_path))
     report = EngineReport(
         url=url,
         model_path=facts.model_path,
         model_type=served and served.model_type,
         architectures=served.architectures if served else (),
         vocab_size=served and served.vocab_size,
+        sizes=served.sizes if served else {},
+        dtype=facts.dtype,
         context_length=facts.context_length,
         weight_version=str(info["weight_version"]),
         paused=paused,
@@ -169,6 +170,7 @@ def _mismatch(
     expected: ModelFacts | None,
     model_dir: Path | None,
     max_context: int | None,
+    dtype: str,
 ) -> str | None:
     engine = f"policy engine {report.url} (model {report.model_path})"
     if expected is not None:
@@ -181,11 +183,22 @@ def _mismatch(
                 f"{engine} serves a vocabulary of {report.vocab_size} tokens, {model_dir} has "
                 f"{expected.vocab_size}"
             )
+        for name, size in report.sizes.items():
+            if expected.sizes.get(name, size) != size:
+                return (
+                    f"{engine} serves another model: {name} is {size}, {model_dir} has "
+                    f"{expected.sizes[name]}"
+                )
     if max_context and report.context_length and report.context_length < max_context:
         return (
             f"{engine} serves a prompt plus reply of {report.context_length} tokens, "
             f"policy.max_context is {max_context}: start it with a longer --context-length or "
             "lower policy.max_context"
+        )
+    if dtype and report.dtype not in (None, dtype):
+        return (
+            f"{engine} computes in {report.dtype}, and policy.dtype is {dtype}: start it with that "
+            "precision"
         )
     return None
 
@@ -238,12 +251,16 @@ async def _sglang_context_length(http: httpx.AsyncClient, url: str) -> int | Non
     return length - SGLANG_SPARE_TOKENS if isinstance(length, int) else None
 
 
-def _vocab_size_on_disk(served: Path) -> int | None:
-    """SGLang does not tell; its model's config does, where this machine can read it."""
+def _served_facts(served: Path) -> ModelFacts | None:
+    """Of its model's folder, where this machine can read it: SGLang and vLLM tell less."""
     try:
-        return read_facts(served).vocab_size
+        return read_facts(served)
     except ModelError:
         return None
+
+
+def _sizes(raw: object) -> dict[str, int]:
+    return sizes_of(raw) if isinstance(raw, dict) else {}
 
 
 async def _ask(http: httpx.AsyncClient, url: str, path: str) -> dict[str, Any]:

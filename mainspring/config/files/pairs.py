@@ -364,10 +364,6 @@ def _idle(config: Together) -> Iterator[str]:
     for part in config.reward.parts:
         if not part.weight and any(other.weight for other in config.reward.parts):
             yield f'reward.parts "{part.label}" has the weight 0: it is computed and not counted'
-    for name, values in (
-        ("policy.engines", config.policy.engines),
-        ("evaluation.splits", config.evaluation.splits),
-    ):
-        twice = sorted({value for value in values if values.count(value) > 1})
-        if twice and not any(url.endswith(":0") for url in twice):
-            yield f"{name} has {', '.join(twice)} more than once: it counts once"
+    splits = config.evaluation.splits
+    if twice := sorted({split for split in splits if splits.count(split) > 1}):
+        yield f"evaluation.splits has {', '.join(twice)} more than once: it counts once"

@@ -10,7 +10,9 @@ import httpx
 import pytest
 
 from infra.policy.engines.engine_check import check_engine
+from infra.policy.model.model_files import read_facts
 from mainspring.errors import EngineError
+from mainspring.model_folder.config_file import SIZES
 from tests.infra.policy.engines import serving
 from tests.infra.policy.tiny_model import save_tiny_model
 from tests.web_server import Answer
@@ -78,12 +80,20 @@ async def test_a_mismatch_is_one_sentence(engine: str, model: Path, tmp_path: Pa
             "serves Qwen3ForCausalLM,",
         ),
         (other(model, tmp_path / "vocabulary", vocab_size=300), "a vocabulary of 320 tokens,"),
+        *(
+            (other(model, tmp_path / name, **{name: 7}), f"another model: {name} is")
+            for name in SIZES
+            if name in read_facts(model).sizes
+        ),
     ):
         mismatch = (await check_engine(engine, model_dir=directory)).mismatch
         assert mismatch is not None and words in mismatch
         assert engine in mismatch and str(directory) in mismatch and "\n" not in mismatch
     long = (await check_engine(engine, model_dir=model, max_context=513)).mismatch
     assert long is not None and "512 tokens, policy.max_context is 513" in long
+    assert (await check_engine(engine, model_dir=model, dtype="float32")).mismatch is None
+    coarse = (await check_engine(engine, model_dir=model, dtype="bfloat16")).mismatch
+    assert coarse is not None and "computes in float32, and policy.dtype is bfloat16" in coarse
 
 
 async def test_what_is_no_policy_engine_is_an_error(model: Path) -> None:
@@ -101,7 +111,7 @@ async def test_what_is_no_policy_engine_is_an_error(model: Path) -> None:
             await check_engine(url, api_key="other")
 
 
-async def test_sglangs_own_answers_are_read(model: Path) -> None:
+async def test_sglangs_own_answers_are_read(model: Path, tmp_path: Path) -> None:
     """As SGLang 0.5.23 gives them: no vocabulary, the context in the list of models, and two tokens
     of it that no reply fills."""
     answers = {
@@ -119,6 +129,8 @@ async def test_sglangs_own_answers_are_read(model: Path) -> None:
         assert (report.vocab_size, report.context_length, report.mismatch) == (320, 510, None)
         long = await check_engine(url, model_dir=model, max_context=511)
         assert long.mismatch is not None
+        fewer = await check_engine(url, model_dir=other(model, tmp_path / "m", num_hidden_layers=7))
+        assert fewer.mismatch is not None and "num_hidden_layers is" in fewer.mismatch
     elsewhere = answers["/model_info"] | {"model_path": "/models/of/another/host"}
     with answering(answers | {"/model_info": elsewhere}) as url:
         assert (await check_engine(url, model_dir=model)).vocab_size is None

@@ -217,6 +217,33 @@ def test_an_address_that_leads_nowhere_is_refused_and_spared_where_it_was_stored
 
 
 @pytest.mark.parametrize(
+    "urls",
+    [
+        ["http://h:1", "http://h:1/"],
+        ["http://h:1", "http://g:1", "http://H:1"],
+        ["http://localhost:1", "http://127.0.0.1:1"],
+        ["http://h", "http://h:80"],
+        ["https://h:443/v1", "https://h/v1/"],
+    ],
+)
+def test_one_address_that_is_listed_twice_is_refused_and_spared_where_it_was_stored(urls) -> None:
+    with pytest.raises(ValidationError, match="one engine is listed"):
+        PolicyConfig.model_validate({"engines": urls})
+    assert len(PolicyConfig.model_validate({"engines": urls}, context=STORED).engines) == len(urls)
+
+
+def test_addresses_that_differ_are_taken() -> None:
+    free = "http://127.0.0.1:0"
+    for urls in (
+        ["http://h:1", "http://h:2"],
+        ["http://h:1/a", "http://h:1/b"],
+        ["http://h", "https://h"],
+        [free, free],
+    ):
+        assert PolicyConfig.model_validate({"engines": urls}).engines == tuple(urls)
+
+
+@pytest.mark.parametrize(
     "url", ["http://h:0", "https://h", "http://[::1]:8000/v1", "http://h/a/b/", "http://u:p@h/v1"]
 )
 def test_an_address_that_can_lead_somewhere_is_taken(url: str) -> None:

@@ -97,7 +97,6 @@ WARNED_INPUTS: list[tuple[dict[str, Any], str]] = [
     ({"trainer": {"quorum": 4, "straggler_s": 1800}}, "shortens nothing"),
     ({"tasks": {"num_train": 4}}, "more than once"),
     ({"reward": {"parts": [OUTCOME, {"name": "format", "weight": 0}]}}, "not counted"),
-    ({"policy": {"engines": ["http://a:1", "http://a:1/"]}}, "more than once"),
     ({"evaluation": {"splits": ["heldout", "heldout"]}}, "more than once"),
     (
         {"evaluation": {"sampling": {"heldout": {"top_k": 5, "temperature": 0}}}},

@@ -28,6 +28,8 @@ class VllmFacts:
     device: str
     logprobs_mode: str
     context_length: int
+    dtype: str | None = None
+    """Precision that it computes in, as torch names it."""
     can_sleep: bool = False
     """Whether it can give its memory away."""
 
@@ -41,6 +43,7 @@ class VllmFacts:
             device=str(config["device_config"]["device"]),
             logprobs_mode=str(model["logprobs_mode"]),
             context_length=int(model["max_model_len"]),
+            dtype=str(model["dtype"]).removeprefix("torch.") if "dtype" in model else None,
             can_sleep=model.get("enable_sleep_mode") is True,
         )
 
