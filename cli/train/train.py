@@ -137,7 +137,7 @@ def refuse_other_name(name: str | None, own: str, file: Path) -> None:
     if name not in (None, own):
         raise UsageError(
             f"{file} names its run {own}, and --name is {name}",
-            remedy="give the file, or the name of a stored run; not both",
+            remedy=f"leave --name out, or name the run otherwise: --set name={name}",
         )
 
 

@@ -8,9 +8,11 @@ told by the item of its agent. Used by `cli.operations.checks.checklist`.
 from collections.abc import Sequence
 
 from cli.operations.checks.checklist_item import Item, State
+from cli.operations.checks.first_prompts import prompt_items, spread
 from cli.operations.checks.task_checks import check_asked
 from infra.bundles.store import BundleMissing, mounts_for
 from infra.db.database import Database
+from infra.db.tasks import tasks
 from mainspring.agents.choice import check_contexts, narrow_contexts
 from mainspring.config.campaign import CampaignConfig
 from mainspring.errors import UsageError
@@ -46,12 +48,18 @@ def context_items(config: CampaignConfig) -> list[Item]:
 
 
 async def asked_items(
-    db: Database, config: CampaignConfig, used: Sequence[TaskId], by: str | None = None
+    db: Database,
+    config: CampaignConfig,
+    what: str,
+    used: Sequence[TaskId],
+    by: str | None = None,
 ) -> list[Item]:
-    """Whether each agent that these tasks ask for can play them. `by`: the agent of those that ask
-    for none; None: [agent]."""
+    """Whether each agent that these tasks ask for can play them, and its first prompts fit. `what`:
+    the set that they are of, in words; `by`: the agent of those that ask for none; None:
+    [agent]."""
     try:
-        await check_asked(db, config, used, by)
+        played = await check_asked(db, config, used, by)
     except UsageError as error:
         return [Item("agent", State.MISSING, error.message, error.remedy)]
-    return []
+    looked = [task.asking_for(by) for task in await tasks.get_some(db, spread(used))]
+    return prompt_items(played, what, looked)

@@ -9,8 +9,10 @@ from collections import Counter
 from collections.abc import Mapping
 from difflib import get_close_matches
 
+from bundled.generator import make_tasks
 from cli.operations.checks.agent_items import asked_items, context_items
 from cli.operations.checks.checklist_item import Item, State
+from cli.operations.checks.first_prompts import MAX_LOOKED, prompt_items
 from infra.db.database import Database
 from infra.db.tasks import tasks, verifications
 from infra.db.tasks.tasks import Split
@@ -34,6 +36,9 @@ async def of_the_tasks(config: CampaignConfig, db: Database | None) -> list[Item
             return [*items, Item(f"split {of.split}", State.MISSING, text, fix)]
     if any(of.is_bundled for of in sets.values()):
         items.append(Item("tasks", State.OK, f"bundled, made from seed {config.seed}"))
+        items += prompt_items(
+            config, "the bundled tasks", make_tasks(config.seed, "train", MAX_LOOKED)
+        )
     own = {label: of for label, of in sets.items() if not of.is_bundled}
     if db is None:
         sources = dict.fromkeys(of.source for of in own.values())
@@ -84,7 +89,7 @@ async def _of_set(
         for id in list(by_task)[: of.num_listed]
         if used or id in others or by_task[id] is Verification.VERIFIED
     ]
-    return [item, *await asked_items(db, config, good[: of.limit], of.agent)]
+    return [item, *await asked_items(db, config, f"the {what}", good[: of.limit], of.agent)]
 
 
 _SPLITS = "evaluation.splits"

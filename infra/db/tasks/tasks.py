@@ -6,7 +6,7 @@ task again changes nothing, whatever way of hashing it was stored with.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
@@ -123,6 +123,15 @@ async def get_task(db: Database, task: TaskId) -> AnyTask:
     if spec is None:
         raise unknown("task", task)
     return read_task(spec)
+
+
+async def get_some(db: Database, ids: Collection[TaskId]) -> list[AnyTask]:
+    """Tasks with these ids, in the order of the ids; those that are not stored are left out."""
+    async with db.transaction() as connection:
+        specs = await connection.scalars(
+            select(TaskRow.spec).where(TaskRow.id.in_(ids)).order_by(TaskRow.id)
+        )
+        return [read_task(spec) for spec in specs]
 
 
 async def get_tasks(db: Database, source: str, split: str | None) -> list[AnyTask]:

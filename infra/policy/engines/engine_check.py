@@ -45,7 +45,7 @@ class EngineReport:
     architectures: tuple[str, ...]
     vocab_size: int | None
     sizes: Mapping[str, int]
-    """As `ModelFacts.sizes`."""
+    """Figures of the model, as `ModelFacts.sizes` has them."""
     dtype: str | None
     """Precision that it computes in, as torch names it; asked for where one is expected."""
     context_length: int | None

@@ -52,7 +52,14 @@ def explain(
     """A line for each mistake, at most MAX_LINES. `named` gives what a field is called where it was
     given otherwise, as in an option of a command."""
     lines = []
-    for mistake in error.errors():
+    mistakes = error.errors()
+    # A list is called too short where one of its entries is wrong.
+    within = {
+        mistake["loc"][:length] for mistake in mistakes for length in range(len(mistake["loc"]))
+    }
+    for mistake in mistakes:
+        if mistake["type"] == "too_short" and mistake["loc"] in within:
+            continue
         # One form of several is told by a tag, which is no part of a file.
         mistake["loc"] = tuple(part for part in mistake["loc"] if not str(part).startswith("<"))
         path = ".".join(map(str, mistake["loc"]))

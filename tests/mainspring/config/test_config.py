@@ -331,3 +331,14 @@ def test_a_list_that_is_too_long_is_told_in_plain_words() -> None:
         OptimizerConfig.model_validate({"betas": [0.9, 0.99, 0.999]})
     [line] = explain(refused.value, OptimizerConfig)
     assert line.startswith("betas: must have at most 2 entries, not [0.9")
+
+
+def test_a_list_with_a_wrong_entry_is_not_called_too_short() -> None:
+    raw = {"name": "c", "reward": {"parts": [{"name": "judge"}]}}
+    with pytest.raises(ValidationError) as refused:
+        CampaignConfig.model_validate(raw)
+    [line] = explain(refused.value, CampaignConfig)
+    assert line.startswith("reward.parts.0: ") and "needs judge" in line
+    with pytest.raises(ValidationError) as refused:
+        CampaignConfig.model_validate({"name": "c", "reward": {"parts": []}})
+    assert explain(refused.value, CampaignConfig) == ["reward.parts: must have at least 1 entry"]
