@@ -252,7 +252,7 @@ async def _sglang_context_length(http: httpx.AsyncClient, url: str) -> int | Non
 
 
 def _served_facts(served: Path) -> ModelFacts | None:
-    """Of its model's folder, where this machine can read it: SGLang and vLLM tell less."""
+    """Facts in its model's folder, where this machine can read it: SGLang and vLLM tell less."""
     try:
         return read_facts(served)
     except ModelError:
