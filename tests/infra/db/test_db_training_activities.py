@@ -30,6 +30,7 @@ from mainspring.status import CampaignStatus, StepStatus
 from mainspring.training.step_metrics import StepMetrics, TrainerJob
 from mainspring.training.training_faults import StampDiffers, TrainerFenced
 from mainspring.trajectories.samples import Sample, content_digest, digest
+from tests.empty_step import EMPTY_STEP
 from tests.waiting import until
 
 STEP = StepInput(campaign=CAMPAIGN, step=1, num_groups=1)
@@ -94,25 +95,7 @@ class Backend:
         self.version = None
         self.samples = samples
         self.num_steps += 1
-        return StepMetrics(
-            loss=None,
-            grad_norm=None,
-            entropy=None,
-            ratio_mean=None,
-            kl=None,
-            kl_k1=None,
-            num_tokens=0,
-            num_samples=0,
-            lr=0.1,
-            logprob_gap_max=None,
-            logprob_gap_mean=None,
-            logprob_gap_p999=None,
-            logprob_gap_k3=None,
-            num_gap_tokens=0,
-            seconds=0.0,
-            values={"own_figure": 0.25},
-            gradient=self.gradient,
-        )
+        return replace(EMPTY_STEP, values={"own_figure": 0.25}, gradient=self.gradient)
 
     def save(
         self,
