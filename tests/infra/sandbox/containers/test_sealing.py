@@ -307,13 +307,13 @@ async def test_a_look_that_is_killed_is_tried_again_and_never_the_tasks_fault(
         for look in looks:
             try:
                 container = client.containers.get(look["id"])
+                if len(killed) < kills:
+                    container.kill()
+                    killed.append(look["id"])
+                else:
+                    container.put_archive("/", tar_of({"go": b""}, 0o644))
             except NotFound:  # a second command of a look that was killed by the first
                 continue
-            if len(killed) < kills:
-                container.kill()
-                killed.append(look["id"])
-            else:
-                container.put_archive("/", tar_of({"go": b""}, 0o644))
 
     backend = make_backend("docker", tmp_path)
     async with cleared(backend):
