@@ -142,7 +142,7 @@ def _shape(config: CampaignConfig) -> tuple[ModelShape, list[str]]:
         sizes = "the usual parts of a layer" if is_estimate(read_config(directory)) else "its sizes"
         notes.append(
             f"the memory of the engine 'fsdp' is an estimate, from {sizes} and what a layer of "
-            "Megatron-core keeps for its backward pass; it was not compared with a run"
+            "Megatron-core keeps for its backward pass; it was compared with ranks on a CPU alone"
         )
     if shape.max_context is not None and config.policy.max_context > shape.max_context:
         raise ModelError(
