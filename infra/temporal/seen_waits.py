@@ -30,7 +30,7 @@ from infra import gateway_addresses
 from infra.db import leases, store
 from infra.db.database import Database
 from infra.db.nodes import engines, nodes
-from infra.db.nodes.engines import EngineRecord
+from infra.db.nodes.engines import LOST_AFTER_S, EngineRecord
 from infra.db.programs import sessions
 from infra.db.reading import rollout_search
 from infra.db.runs import campaigns
@@ -108,6 +108,7 @@ async def look(
         workflow_queue=record.workflow_queue,
         retrained_from=record.retrained_from,
         engines=tuple(each.url for each in fleet),
+        num_requests=_requests_of(fleet),
         pending=pending,
         stuck=stuck,
         pollers=pollers,
@@ -132,6 +133,13 @@ async def look(
         is_being_cancelled=own is not None and _is_being_cancelled(own[1]),
         notice="" if own is None else _notice(own[1]),
     )
+
+
+def _requests_of(fleet: Sequence[EngineRecord]) -> int | None:
+    """Requests of engines that all answered a moment ago; None where one did not."""
+    if not all(each.seen_s is not None and each.seen_s <= LOST_AFTER_S for each in fleet):
+        return None
+    return sum(each.load for each in fleet)
 
 
 def _notice(raw: Any) -> str:

@@ -121,6 +121,8 @@ class Scene:
     retrained_from: str | None = None
     """The campaign whose batches it trains again; None: it trains its own, or none."""
     engines: tuple[str, ...] = ()
+    num_requests: int | None = None
+    """Requests that its engines have, all of which answered a moment ago; None: one did not."""
     pending: tuple[Pending, ...] = ()
     """Activities of its workflow, and of its oldest groups and rollouts."""
     stuck: tuple[Stuck, ...] = ()
@@ -231,9 +233,10 @@ def _of_pending(scene: Scene, pending: Pending) -> Iterator[Wait]:
             kind=WaitKind.SLOW,
         )
     elif asked_at is not None and scene.at - asked_at > SLOW:
+        what, then = _slow_reply(scene)
         yield Wait(
-            f"waiting for a reply from {_listed(scene.engines)}",
-            "check that the engine works: `curl URL/health`",
+            what,
+            then,
             asked_at,
             failure=failure.message if failure else "",
             of=(pending.of,),
@@ -256,6 +259,19 @@ def _of_pending(scene: Scene, pending: Pending) -> Iterator[Wait]:
             before=_reason(failure),
             kind=WaitKind.SLOW,
         )
+
+
+def _slow_reply(scene: Scene) -> tuple[str, str]:
+    """The wait for a reply, and what to do."""
+    what = f"waiting for a reply from {_listed(scene.engines)}"
+    if not scene.num_requests:
+        return what, "check that the engine works: `curl URL/health`"
+    which = "which generates" if len(scene.engines) == 1 else "which generate"
+    requests = "1 request" if scene.num_requests == 1 else f"{scene.num_requests} requests"
+    return (
+        f"{what}, {which} for {requests}",
+        "replies are long or engines slow: lower policy.max_new_tokens, or add an engine",
+    )
 
 
 def _retrying(scene: Scene, pending: Pending, failure: Failure) -> Wait:

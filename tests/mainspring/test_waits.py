@@ -163,6 +163,18 @@ def test_the_newest_failure_and_its_remedy() -> None:
     )
 
 
+def test_an_engine_that_generates_is_slow_and_not_broken() -> None:
+    asks = pending("generate", "rollout", started=True, seconds=90)
+    for num_requests, words in (
+        (None, "check that the engine works"),
+        (0, "check that the engine works"),  # it answers, and owes a reply
+        (1, "which generates for 1 request (for"),
+        (4, "lower policy.max_new_tokens, or add an engine"),
+    ):
+        [line] = told(replace(scene(asks), num_requests=num_requests))
+        assert words in line and ("curl" in line) == (not num_requests)
+
+
 def test_what_runs_now_is_told_before_what_failed_earlier() -> None:
     died = Failure("", "activity Heartbeat timeout")
     begun = pending("play_turns", "sandbox/a", attempt=2, failure=died, started=True, seconds=5)
