@@ -114,7 +114,7 @@ async def check_owner(client: Client, address: str, store: StoreId) -> StoreId |
 async def _owner(client: Client, address: str) -> str:
     try:
         described = await client.workflow_service.describe_namespace(
-            DescribeNamespaceRequest(namespace=client.namespace)
+            DescribeNamespaceRequest(namespace=client.namespace), retry=True
         )
     except RPCError as error:
         if error.status in _MAY_NOT:

@@ -345,7 +345,8 @@ async def _pollers(
     described = await temporal.workflow_service.describe_task_queue(
         DescribeTaskQueueRequest(
             namespace=temporal.namespace, task_queue=TaskQueue(name=queue), task_queue_type=kind
-        )
+        ),
+        retry=True,
     )
     return tuple(
         Poller(poller.identity, _time(poller.last_access_time)) for poller in described.pollers

@@ -109,7 +109,8 @@ async def pollers(client: Client, db: Database, queue: str, kind: str) -> list[s
             namespace=client.namespace,
             task_queue=TaskQueue(name=queue),
             task_queue_type=kinds[kind],
-        )
+        ),
+        retry=True,
     )
     # Temporal lists one that left for five minutes. This machine's clock may be off.
     since = (await store.now(db)).timestamp() - POLLER_SILENT_S
