@@ -188,7 +188,7 @@ class _NoOperator:
     async def get_search_attributes(self, _: object) -> object:
         return SimpleNamespace(keys=dict.fromkeys(self._known))
 
-    async def list_search_attributes(self, _: object) -> object:
+    async def list_search_attributes(self, _: object, **__: object) -> object:
         raise RPCError("Request unauthorized.", RPCStatusCode.PERMISSION_DENIED, b"")
 
     describe_namespace = list_search_attributes
