@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.operations.machine.embedded_stack import StackInfo
+from tests.terminal import printed_to
 
 LISTING = """
 import json, sys
@@ -78,16 +79,10 @@ def test_colours_on_a_terminal_unless_switched_off(tmp_path: Path, switch: str) 
         env=environment,
     )
     os.close(theirs)
-    said = b""
-    try:
-        while piece := os.read(ours, 4096):
-            said += piece
-    except OSError:
-        pass  # the terminal's other end is closed
-    os.close(ours)
+    shown = printed_to(ours)
     assert process.wait(120) == 3
-    assert b"is not running" in said
-    red = b"\x1b[31m" in said
+    assert "is not running" in shown
+    red = "\x1b[31m" in shown
     assert red == (switch == "none")
 
 

@@ -23,6 +23,7 @@ from mainspring.ids import CampaignId
 from mainspring.status import CampaignStatus, EventKind
 from mainspring.words.events import lines
 from tests.infra.db.store_records import begin_campaign
+from tests.terminal import printed_to
 from tests.waiting import until
 
 NAME = CampaignId("a-campaign-with-a-long-name-of-32-")
@@ -116,9 +117,8 @@ async def test_ids_stay_whole_on_a_terminal_of_80_columns(
         *command, stdout=slave, stderr=subprocess.PIPE, env=environment
     )
     os.close(slave)
-    _, errors = await asyncio.wait_for(process.communicate(), 60)
-    shown = os.read(master, 65536).decode().replace("\r\n", "\n")
-    os.close(master)
+    printing = asyncio.to_thread(printed_to, master)
+    shown, (_, errors) = await asyncio.wait_for(asyncio.gather(printing, process.communicate()), 60)
     assert process.returncode == 0, errors.decode()
     assert ROLLOUT in shown
     assert max(map(len, shown.splitlines())) <= 80

@@ -23,6 +23,7 @@ from infra.db.runs.events import EventRecord
 from mainspring.config.files.changes import FieldChange
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignStatus, GroupKind, Player, RolloutPhase, StopReason, Verdict
+from tests.terminal import printed_to
 
 HOSTILE = (
     "mount [/data] [red]b[/] [link=http://x]c ::x:: :warning: mainspring[train] "
@@ -352,12 +353,11 @@ def test_an_error_does_not_steer_the_terminal(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TERM": "xterm"},
     )
     os.close(writer)
-    printed = os.read(reader, 10_000).decode()
-    os.close(reader)
+    shown = printed_to(reader)
     assert ended.returncode == 2
-    assert printed.count(SHOWN) == 2
+    assert shown.count(SHOWN) == 2
     # A terminal's line ends in both.
-    assert not _STEERS.search(_COLOURS.sub("", printed.replace("\r\n", "\n")))
+    assert not _STEERS.search(_COLOURS.sub("", shown.replace("\r\n", "\n")))
 
 
 def test_a_table_shows_text_on_any_console(capsys: pytest.CaptureFixture[str]) -> None:
