@@ -289,6 +289,10 @@ def train(
     engine: Annotated[
         TrainedBy, typer.Option(help="Step engine that is measured.")
     ] = TrainedBy.PLAIN,
+    beside: Annotated[
+        TrainedBy | None,
+        typer.Option(help="Another step engine, measured in turns with it.", show_default=False),
+    ] = None,
     large_batch: Annotated[
         bool,
         typer.Option(
@@ -300,9 +304,16 @@ def train(
 ) -> None:
     """Measure a trainer's step beside the same step by Hugging Face, on one CPU thread.
 
-    Hugging Face takes one sequence at a time. Both sides take turns; speeds are medians, in
+    Hugging Face takes one sequence at a time. All sides take turns; speeds are medians, in
     tokens per second of CPU time.
     """
+    from mainspring.errors import UsageError
+
+    if beside is engine:
+        raise UsageError(
+            f"--beside {engine} is the engine that --engine names",
+            remedy="name two engines, or leave --beside out",
+        )
     from cli.bench.bench_train import measure
 
     def say(line: str) -> None:
@@ -313,7 +324,8 @@ def train(
         from cli.bench import bench_large_batch
 
         large["large_batch"] = _run(bench_large_batch.measure(say))
-    figures = measure(num_steps, say, engine.value) | large
+    other = None if beside is None else beside.value
+    figures = measure(num_steps, say, engine.value, other) | large
     if as_json:
         typer.echo(json.dumps(figures))
         return

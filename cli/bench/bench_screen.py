@@ -198,11 +198,17 @@ def print_sandboxes(figures: Mapping[str, Any]) -> None:
 
 
 def print_train(figures: Mapping[str, Any]) -> None:
-    table = Table("lengths", "tokens/s", "Hugging Face", "ratio")
+    columns = {"Hugging Face": ("hf_tokens_per_s", "ratio")}
+    if "beside" in figures:
+        columns[figures["beside"]] = ("beside_tokens_per_s", "beside_ratio")
+    heads = [head for other in columns for head in (other, "ratio")]
+    table = Table("lengths", f"{figures['engine']}, tokens/s", *heads)
     for name in ("equal_lengths", "mixed_lengths"):
         row = figures[name]
-        speeds = (f"{row[key]:.0f}" for key in ("tokens_per_s", "hf_tokens_per_s"))
-        table.add_row(name.partition("_")[0], *speeds, f"{row['ratio']:.2f}")
+        cells = [f"{row['tokens_per_s']:.0f}"]
+        for speed, ratio in columns.values():
+            cells += [f"{row[speed]:.0f}", f"{row[ratio]:.2f}"]
+        table.add_row(name.partition("_")[0], *cells)
     Screen().print(table)
     files = figures["files"]
     echo(

@@ -1,8 +1,8 @@
 """`mainspring bench train`: a step of the trainer beside the same step by Hugging Face and torch.
 
-One model of random weights, one thread, CPU seconds: both sides take turns in one process, so the
-load of the machine is the same for both. Hugging Face takes one sequence at a time, without padding
-and with the logits of every token. Invariant: both compute the same loss, or nothing is reported.
+One model of random weights, one thread, CPU seconds: all sides take turns in one process, so the
+load of the machine is the same for all. Hugging Face takes one sequence at a time, without padding
+and with the logits of every token. Invariant: all compute the same loss, or nothing is reported.
 """
 
 import os
@@ -23,10 +23,16 @@ SAME_LOSS = 1e-4
 """Largest difference of the two losses before the first update."""
 
 
-def measure(num_steps: int, say: Callable[[str], None], engine: str = PLAIN) -> dict[str, Any]:
+def measure(
+    num_steps: int,
+    say: Callable[[str], None],
+    engine: str = PLAIN,
+    beside: str | None = None,
+) -> dict[str, Any]:
     """Measure each shape with the step engine `engine`: tokens per CPU second of both sides, their
-    ratio; medians of num_steps steps. Seconds per GB of an export and of a checkpoint with its
-    optimizer."""
+    ratio; medians of num_steps steps. `beside`: another step engine that takes turns with them;
+    its speed, and how many times as fast `engine` is. Seconds per GB of an export and of a
+    checkpoint with its optimizer."""
     # Read when torch is imported: here, not before.
     os.environ |= {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}
     import torch
@@ -39,11 +45,12 @@ def measure(num_steps: int, say: Callable[[str], None], engine: str = PLAIN) -> 
         figures: dict[str, Any] = {}
         for name, lengths in (("equal_lengths", EQUAL), ("mixed_lengths", MIXED)):
             say(f"{name.replace('_', ' ')}: {num_steps} steps on each side")
-            figures[name] = _shape(reference, model_dir, lengths, num_steps, engine)
+            ranks = [_rank(model_dir, each) for each in (engine, beside) if each is not None]
+            figures[name] = _shape(reference, ranks, lengths, num_steps)
         say("writing a checkpoint")
         figures["files"] = _files(model_dir, Path(folder), engine)
     figures |= {"engine": engine, "threads": 1, "num_steps": num_steps, "vocab_size": VOCAB_SIZE}
-    return figures
+    return figures | ({} if beside is None else {"beside": beside})
 
 
 def _make_model(directory: Path) -> Any:
@@ -69,36 +76,41 @@ def _make_model(directory: Path) -> Any:
 
 
 def _shape(
-    reference: Any, model_dir: Path, lengths: Sequence[int], num_steps: int, engine: str
+    reference: Any, ranks: Sequence[Any], lengths: Sequence[int], num_steps: int
 ) -> dict[str, float]:
+    """`ranks`: that of the measured engine, and of the one beside it."""
     import copy
 
     import torch
 
-    rank = _rank(model_dir, engine)
     samples = _samples(lengths)
     model = copy.deepcopy(reference)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, betas=(0.9, 0.95), weight_decay=0.0)
-    ours_s: list[float] = []
     theirs_s: list[float] = []
-    for step in range(num_steps + 1):  # the first one warms both sides up
+    ours_s: list[list[float]] = [[] for _ in ranks]
+    for step in range(num_steps + 1):  # the first one warms all sides up
         began = time.process_time()
         loss = _hugging_face_step(model, optimizer, samples)
-        between = time.process_time()
-        measured = rank.train_step(samples, step=step, current_version=0)
-        ended = time.process_time()
-        if not step and not abs(loss - measured.loss) < SAME_LOSS:
-            raise AssertionError(f"the losses differ: {loss} and {measured.loss}")
-        if step:
-            theirs_s.append(between - began)
-            ours_s.append(ended - between)
+        theirs_s.append(time.process_time() - began)
+        for rank, taken_s in zip(ranks, ours_s, strict=True):
+            began = time.process_time()
+            measured = rank.train_step(samples, step=step, current_version=0)
+            taken_s.append(time.process_time() - began)
+            if not step and not abs(loss - measured.loss) < SAME_LOSS:
+                raise AssertionError(f"the losses differ: {loss} and {measured.loss}")
     num_tokens = sum(lengths)
-    rate, hf_rate = num_tokens / median(ours_s), num_tokens / median(theirs_s)
-    return {
+    hf_rate, rate, *others = (num_tokens / median(each[1:]) for each in (theirs_s, *ours_s))
+    figures = {
         "tokens_per_s": round(rate, 1),
         "hf_tokens_per_s": round(hf_rate, 1),
         "ratio": round(rate / hf_rate, 3),
     }
+    for other in others:
+        figures |= {
+            "beside_tokens_per_s": round(other, 1),
+            "beside_ratio": round(rate / other, 3),
+        }
+    return figures
 
 
 def _hugging_face_step(model: Any, optimizer: Any, samples: Sequence[Any]) -> float:

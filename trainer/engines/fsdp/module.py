@@ -52,6 +52,8 @@ class FsdpModule:
         """Rows of this rank's share, by index: [T] of the first that the model makes of each token,
         0 where not masked."""
         out: dict[int, NDArray[np.float32]] = {}
+        if not sequences:  # on no rank: none waits for a pass of this one
+            return out
         for batch in self._micro_batches(sequences):
             outputs = self._root(batch)
             if batch.share:
@@ -63,7 +65,12 @@ class FsdpModule:
     def forward_backward(self, sequences: Sequence[MaskedSequence], loss: PassLoss) -> None:
         """Add the gradient of this rank's share. What `loss` raises ends the share."""
         problem: AlgorithmBroken | None = None
-        for batch in self._micro_batches(sequences):
+        *before, last = self._micro_batches(sequences)
+        for batch in (*before, last):
+            # Every pass needs the root's own weights from its begin to its end.
+            self._root.set_reshard_after_backward(batch is last, recurse=False)
+            # A rank alone holds whole gradients in any case; of several, each keeps its shards.
+            self._root.set_requires_gradient_sync(batch is last or self._processes.dp_size > 1)
             outputs = self._root(batch)
             value = torch.stack([output.sum() for output in outputs]).sum() * 0.0
             if batch.share and problem is None:

@@ -99,11 +99,12 @@ def shard(
     for unit in root.exact:
         fully_shard(unit, mesh=mesh, offload_policy=offload)
     fully_shard(root, mesh=mesh, mp_policy=policy, offload_policy=offload)
-    for module in root.modules():
-        if isinstance(module, FSDPModule):
-            module.set_gradient_divide_factor(1.0)
-            # gloo knows no sum with a factor, and NCCL rounds it in bfloat16.
-            module.set_force_sum_reduction_for_comms(True)
+    if processes.dp_size > 1:  # a rank alone would divide its gradients by 1
+        for module in root.modules():
+            if isinstance(module, FSDPModule):
+                module.set_gradient_divide_factor(1.0)
+                # gloo knows no sum with a factor, and NCCL rounds it in bfloat16.
+                module.set_force_sum_reduction_for_comms(True)
     if on_cuda:  # buffers are not sharded
         for module in root.modules():
             for name, buffer in module.named_buffers(recurse=False):
