@@ -142,10 +142,13 @@ class _TokenLogprobs(torch.autograd.Function):
             logprobs = logits - log_total[rows, None]
             slope = _slope(logits, ctx.output)
             del logits
-            probs = logprobs.exp()
-            grad = torch.zeros_like(logprobs)
-            if grad_logprobs is not None:
-                grad = probs * -grad_logprobs[rows, None]
+            # A chunk's numbers are written over where nothing reads them again.
+            probs = logprobs.exp() if grad_entropy is not None else logprobs.exp_()
+            if grad_logprobs is None:
+                grad = torch.zeros_like(probs)
+            else:
+                slopes = -grad_logprobs[rows, None]
+                grad = probs * slopes if grad_entropy is not None else probs.mul_(slopes)
                 local = targets[rows] - ctx.first
                 here = (local >= 0) & (local < len(vocab_weight))
                 index = torch.where(here, local, 0)[:, None]
