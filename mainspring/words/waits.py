@@ -355,7 +355,7 @@ def _no_node(scene: Scene, queue: str, since: datetime, of: str, alive: tuple[st
         remedy = f"wait, or {start} on another machine"
         return Wait(what, remedy, since, queue, alive, of=(of,), kind=kind)
     states = (f"{host.id} {host.num_open} of {host.capacity} open" for host in up)
-    what = f"rollouts wait for a sandbox: {_listed(states)}"
+    what = f"rollouts wait until a node opens their sandboxes: {_listed(states)}"
     return Wait(what, "", since, queue, alive, of=(of,), rank=3, kind=WaitKind.QUEUED)
 
 

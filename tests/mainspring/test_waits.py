@@ -93,6 +93,14 @@ def test_rollouts_that_wait_for_a_place_are_queued(refusal: NodeRefusal | None, 
     assert ("vm 128 of 128 open" in told(seen)[0]) is (refusal is None)
 
 
+def test_a_node_with_room_that_opens_slowly_is_not_told_as_full() -> None:
+    host = Host("vm", NodeStatus.UP, None, 7, 128, 1.0)
+    seen = scene(pending("open_sandbox", "sandbox"), hosts=(host,), pollers=polled("sandbox", 1))
+    assert told(seen) == [
+        "rollouts wait until a node opens their sandboxes: vm 7 of 128 open (for 40 s)"
+    ]
+
+
 def test_a_worker_that_stays_silent_points_to_its_machine() -> None:
     silent = Failure("", "activity Heartbeat timeout")
     sentences = [
