@@ -66,11 +66,12 @@ class FsdpModule:
         """Add the gradient of this rank's share. What `loss` raises ends the share."""
         problem: AlgorithmBroken | None = None
         *before, last = self._micro_batches(sequences)
+        # A rank alone holds whole gradients in any case, unless they leave its device.
+        waits = self._processes.dp_size == 1 and not self._parallel.optimizer_offload
         for batch in (*before, last):
             # Every pass needs the root's own weights from its begin to its end.
             self._root.set_reshard_after_backward(batch is last, recurse=False)
-            # A rank alone holds whole gradients in any case; of several, each keeps its shards.
-            self._root.set_requires_gradient_sync(batch is last or self._processes.dp_size > 1)
+            self._root.set_requires_gradient_sync(batch is last or not waits)
             outputs = self._root(batch)
             value = torch.stack([output.sum() for output in outputs]).sum() * 0.0
             if batch.share and problem is None:
