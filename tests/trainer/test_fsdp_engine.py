@@ -135,9 +135,10 @@ def test_bfloat16_keeps_weights_in_float32(make_config, tmp_path):
 
 
 def test_weights_in_the_hosts_memory_take_the_same_steps(make_config, tmp_path):
-    """As on GPUs, where alone a file may ask for it."""
+    """As on GPUs, where alone a file may ask for it. Gradients leave the device after each of
+    several passes there, and otherwise are reduced once."""
     save_model("qwen3", tmp_path / "model")
-    samples, config = samples_of(9, 30), make_config(engine="fsdp")
+    samples, config = samples_of(9, 30, 9), make_config(engine="fsdp", micro_batch_tokens=64)
     offload = config.trainer.model_copy(update={"optimizer_offload": True})
     found = []
     for each in (config, config.model_copy(update={"trainer": offload})):
