@@ -324,8 +324,7 @@ def train(
         from cli.bench import bench_large_batch
 
         large["large_batch"] = _run(bench_large_batch.measure(say))
-    other = None if beside is None else beside.value
-    figures = measure(num_steps, say, engine.value, other) | large
+    figures = measure(num_steps, say, engine, beside) | large
     if as_json:
         typer.echo(json.dumps(figures))
         return

@@ -67,7 +67,7 @@ class Gateway:
             await writer.drain()
             await reader.read()
         except (OSError, asyncio.IncompleteReadError):
-            pass
+            pass  # the client is gone
         finally:
             self.num_open -= 1
             writer.close()

@@ -142,13 +142,14 @@ class _TokenLogprobs(torch.autograd.Function):
             logprobs = logits - log_total[rows, None]
             slope = _slope(logits, ctx.output)
             del logits
-            # A chunk's numbers are written over where nothing reads them again.
-            probs = logprobs.exp() if grad_entropy is not None else logprobs.exp_()
+            # The entropy's part reads both numbers of a chunk again; else they are written over.
+            in_place = grad_entropy is None
+            probs = logprobs.exp_() if in_place else logprobs.exp()
             if grad_logprobs is None:
                 grad = torch.zeros_like(probs)
             else:
-                slopes = -grad_logprobs[rows, None]
-                grad = probs * slopes if grad_entropy is not None else probs.mul_(slopes)
+                factor = -grad_logprobs[rows, None]
+                grad = probs.mul_(factor) if in_place else probs * factor
                 local = targets[rows] - ctx.first
                 here = (local >= 0) & (local < len(vocab_weight))
                 index = torch.where(here, local, 0)[:, None]

@@ -162,7 +162,8 @@ class PolicyStep:
             raise
 
     def _recomputed(self, samples: Sequence[Sample]) -> Recomputed:
-        return self._engine.logprobs(masked(samples))
+        # Without samples no rank waits for a pass of this one.
+        return self._engine.logprobs(masked(samples)) if samples else {}
 
     def _referenced(self, parts: Sequence[Sequence[Sample]]) -> Sequence[Recomputed | None]:
         if self._reference is None:

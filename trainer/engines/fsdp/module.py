@@ -52,8 +52,6 @@ class FsdpModule:
         """Rows of this rank's share, by index: [T] of the first that the model makes of each token,
         0 where not masked."""
         out: dict[int, NDArray[np.float32]] = {}
-        if not sequences:  # on no rank: none waits for a pass of this one
-            return out
         for batch in self._micro_batches(sequences):
             outputs = self._root(batch)
             if batch.share:
@@ -65,13 +63,14 @@ class FsdpModule:
     def forward_backward(self, sequences: Sequence[MaskedSequence], loss: PassLoss) -> None:
         """Add the gradient of this rank's share. What `loss` raises ends the share."""
         problem: AlgorithmBroken | None = None
-        *before, last = self._micro_batches(sequences)
         # A rank alone holds whole gradients in any case, unless they leave its device.
-        waits = self._processes.dp_size == 1 and not self._parallel.optimizer_offload
-        for batch in (*before, last):
+        reduces_once = self._processes.dp_size == 1 and not self._parallel.optimizer_offload
+        batches = list(self._micro_batches(sequences))
+        for batch in batches:
+            is_last = batch is batches[-1]
             # Every pass needs the root's own weights from its begin to its end.
-            self._root.set_reshard_after_backward(batch is last, recurse=False)
-            self._root.set_requires_gradient_sync(batch is last or not waits)
+            self._root.set_reshard_after_backward(is_last, recurse=False)
+            self._root.set_requires_gradient_sync(is_last or not reduces_once)
             outputs = self._root(batch)
             value = torch.stack([output.sum() for output in outputs]).sum() * 0.0
             if batch.share and problem is None:
