@@ -1,6 +1,7 @@
 """A Temporal server that answers "too much at once" (HTTP 429 in its web UI): screens ask again.
 
 The limit is that of a namespace's requests; a workflow whose lock is taken is told in the same way.
+A busy machine adds answers of its own ("unavailable", HTTP 503), which mean the same.
 """
 
 import asyncio
@@ -66,22 +67,25 @@ async def test_screens_ask_again_where_the_web_ui_shows_429(server: Temporal, db
     await client.start_workflow("Nothing", id=workflow, task_queue=ROLLOUT_QUEUE)
 
     page = f"{server.ui}/api/v1/namespaces/{server.namespace}/workflows/{quote(workflow, safe='')}"
-    async with httpx.AsyncClient() as http, asyncio.timeout(TIMEOUT_S):
+    async with httpx.AsyncClient(timeout=TIMEOUT_S) as http, asyncio.timeout(TIMEOUT_S):
         statuses = set[int]()
         while 429 not in statuses:
             pages = await asyncio.gather(*(http.get(page) for _ in range(NUM_AT_ONCE)))
             statuses |= {each.status_code for each in pages}
-    assert statuses <= {200, 429}
+    assert all(each in (200, 429) or each >= 500 for each in statuses), statuses
     service = client.workflow_service
     asked = DescribeWorkflowExecutionRequest(
         namespace=server.namespace, execution=WorkflowExecution(workflow_id=workflow)
     )
-    with pytest.raises(RPCError) as refused:
-        async with asyncio.timeout(TIMEOUT_S):
-            while True:
-                alone = (service.describe_workflow_execution(asked) for _ in range(NUM_AT_ONCE))
-                await asyncio.gather(*alone)
-    assert refused.value.status is RPCStatusCode.RESOURCE_EXHAUSTED
+    refusals = set[RPCStatusCode]()
+    async with asyncio.timeout(TIMEOUT_S):
+        while RPCStatusCode.RESOURCE_EXHAUSTED not in refusals:
+            alone = (service.describe_workflow_execution(asked) for _ in range(NUM_AT_ONCE))
+            answers = await asyncio.gather(*alone, return_exceptions=True)
+            refused = [answer for answer in answers if isinstance(answer, BaseException)]
+            assert all(isinstance(each, RPCError) for each in refused), refused
+            refusals |= {each.status for each in refused if isinstance(each, RPCError)}
+    assert RPCStatusCode.NOT_FOUND not in refusals
 
     record = await campaigns.get(db, CAMPAIGN)
     seen = SeenNamespace(service, server.namespace)
