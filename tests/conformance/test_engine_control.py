@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from engine.model.served_model import ServedModel
 from tests.infra.policy.engines import Reference, running, serving, until
 from tests.infra.policy.tiny_model import save_tiny_model
+from tests.waiting import DEADLINE_S
 
 LONG = 250
 """Tokens that take long enough to interrupt, on any machine."""
@@ -43,6 +44,10 @@ def start(http: httpx.AsyncClient, ids: list[int], rid: str = "", count: int = L
 async def update(http: httpx.AsyncClient, directory: Path, **body) -> httpx.Response:
     body = {"model_path": str(directory), "weight_version": "1", **body}
     return await http.post("/update_weights_from_disk", json=body)
+
+
+async def version_of(request: asyncio.Task[httpx.Response]) -> str:
+    return (await request).json()["meta_info"]["weight_version"]
 
 
 async def test_abort_pause_answers_with_partial_tokens(http: httpx.AsyncClient) -> None:
@@ -135,12 +140,11 @@ async def test_update_without_pause_waits_for_those_before_it_only(
     before = start(http, [5, 6])
     await until(http, running(1))
     updating = asyncio.create_task(update(http, models[1]))
-    await asyncio.sleep(0.05)
-    after = start(http, [5, 6], count=3)
-    assert not updating.done()
-    assert (await before).json()["meta_info"]["weight_version"] == "0"
+    async with asyncio.timeout(DEADLINE_S):
+        while await version_of(start(http, [5, 6], count=3)) == "0":
+            pass  # it came before the update
+    assert await version_of(before) == "0"
     assert (await updating).json()["success"] is True
-    assert (await after).json()["meta_info"]["weight_version"] == "1"
 
 
 async def test_update_may_abort_those_before_it(
