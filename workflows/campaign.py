@@ -103,23 +103,17 @@ class CampaignWorkflow:
                     state.in_flight = sorted(self._admission.in_flight)
                     workflow.continue_as_new(state)
         except (FailureError, asyncio.CancelledError) as error:
-            cancelled = is_cancelled_exception(error)
-            if not cancelled and workflow.patched(LOOK_AT_FAILURE):
+            if not is_cancelled_exception(error) and workflow.patched(LOOK_AT_FAILURE):
                 await self._start_anew_if_ahead()
             await self._admission.stop()
             await self._cancel_groups()
             await publish_at_the_end(state, self._seen.version)
-            async with self._pausing.ending():
-                await self._set_status(
-                    CampaignStatus.CANCELLED if cancelled else CampaignStatus.FAILED,
-                    None if cancelled else activity_calls.end_text(error),
-                )
+            await self._pausing.end(self._set_status, error)
             raise
         await self._admission.stop()
         if self._seen.running and workflow.patched(SHORTENED):
             await self._cancel_groups()  # it was shortened: no step takes them
-        async with self._pausing.ending():
-            await self._set_status(CampaignStatus.FINISHED)
+        await self._pausing.end(self._set_status)
         if self._is_prolonged:
             await workflow.wait_condition(workflow.all_handlers_finished)
             workflow.continue_as_new(state)
@@ -380,16 +374,10 @@ class CampaignWorkflow:
 
     @workflow.query
     def progress(self) -> CampaignProgress:
-        wait = self._waits.newest
-        return CampaignProgress(
-            step=self._seen.version or 0,
-            num_steps=self._state.plan.num_steps,
+        return self._waits.progress(
+            self._seen.version or 0,
+            self._state.plan.num_steps,
+            paused=self._state.paused,
             in_flight=len(self._admission.in_flight),
             ready=self._seen.num_ready,
-            paused=self._state.paused,
-            doing=wait.what if wait else "looking for what is next",
-            waiting_for=wait.what if wait else None,
-            waiting_since=wait.since if wait else None,
-            waiting_queue=wait.queue if wait else None,
-            waiting_until=wait.until if wait else None,
         )

@@ -1,32 +1,40 @@
 """A group: n rollouts of one task, started together, closed together, told to the campaign.
 
-A straggler delays only its group, and where the campaign has a quorum not for long (`stragglers`).
-A rollout that was masked by a fault which may pass is played
-a second time; masked again, or by its task, it stays in the group without a reward. Started again
-or reset, a group continues with its own rollouts; a closed one is left as it is. Rollouts that wait
-for a worker or a node are served in turn, campaign by campaign.
+A straggler delays only its group, and where the campaign has a quorum not for long. A rollout that
+was masked by a fault which may pass is played a second time; masked again, or by its task, it stays
+in the group without a reward. Started again or reset, a group continues with its own rollouts; a
+closed one is left as it is. Rollouts that wait for a worker or a node are served in turn, campaign
+by campaign.
 """
 
 import asyncio
+from collections.abc import Awaitable, Sequence
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError, FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from mainspring.ids import CampaignId, campaign_workflow, group_id
+    from mainspring.ids import (
+        CampaignId,
+        GroupId,
+        campaign_workflow,
+        group_id,
+        rollout_id,
+        rollout_workflow,
+    )
     from mainspring.protocol.activities import CREATE_GROUP, FINISH_GROUP
     from mainspring.protocol.campaign import (
         FinishGroupInput,
         FinishGroupResult,
         GroupDone,
         GroupInput,
+        Quorum,
     )
     from mainspring.protocol.names import Workflow
-    from mainspring.protocol.rollout import RolloutResult
+    from mainspring.protocol.rollout import STRAGGLER_SIGNAL, RolloutResult
     from mainspring.status import GroupStatus
     from workflows import activity_calls
     from workflows.playing import run_rollout
-    from workflows.stragglers import Stragglers
 
 MAX_FAULTS = 1
 """Times each rollout is played again after a fault that may pass masked it."""
@@ -97,3 +105,48 @@ class GroupWorkflow:
         except (ApplicationError, FailureError) as error:
             # The campaign ended meanwhile; Postgres has the group, a later run will find it.
             workflow.logger.info("campaign %s does not listen: %s", name, error)
+
+
+class Stragglers:
+    """The slowest rollouts of a group, told that their time is short once enough others are scored.
+
+    A rollout is told at most once, and only one that plays already: one that is begun later has its
+    whole time. From then on a fault masks: to play again from the first turn within the time that
+    is left would score a fault as a failure.
+    """
+
+    def __init__(self, group: GroupId, quorum: Quorum | None, open_indices: Sequence[int]) -> None:
+        """`open_indices`: the rollouts that have not ended."""
+        self._group = group
+        self._quorum = quorum
+        self._open = list(open_indices)
+        self._num_missing = quorum.num_missing if quorum else 0
+        self.are_told = False
+
+    async def begin(self) -> None:
+        """Look at a group that is started again: those that play already may be the last ones."""
+        await self._look()
+
+    async def watch(
+        self, index: int, playing: Awaitable[RolloutResult | None]
+    ) -> RolloutResult | None:
+        """Result of `playing`, the rollout `index` of the group."""
+        result = await playing
+        self._open.remove(index)
+        if result is not None and result.reward is not None:
+            self._num_missing -= 1
+        await self._look()
+        return result
+
+    async def _look(self) -> None:
+        if self._quorum is None or self.are_told or self._num_missing > 0:
+            return
+        self.are_told = True
+        for index in [*self._open]:
+            rollout = rollout_workflow(rollout_id(self._group, index))
+            try:
+                await workflow.get_external_workflow_handle(rollout).signal(
+                    STRAGGLER_SIGNAL, self._quorum.straggler_s
+                )
+            except ApplicationError as error:
+                workflow.logger.info("%s has ended, or has not begun: %s", rollout, error)

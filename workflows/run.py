@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable
 
 from temporalio import workflow
-from temporalio.exceptions import FailureError, is_cancelled_exception
+from temporalio.exceptions import FailureError
 
 with workflow.unsafe.imports_passed_through():
     from mainspring.ids import GRADE_QUEUE, ROLLOUT_QUEUE, GroupId, RolloutId
@@ -79,19 +79,13 @@ class RunWorkflow:
             if is_last and not await self._compare():
                 is_last = False
             if is_last:
-                async with self._pausing.ending():
-                    await self._set_status(CampaignStatus.FINISHED)
+                await self._pausing.end(self._set_status)
                 return self.progress()
         except (FailureError, asyncio.CancelledError) as error:
             for task in playing:
                 task.cancel()
             await asyncio.gather(*playing, return_exceptions=True)
-            cancelled = is_cancelled_exception(error)
-            async with self._pausing.ending():
-                await self._set_status(
-                    CampaignStatus.CANCELLED if cancelled else CampaignStatus.FAILED,
-                    None if cancelled else activity_calls.end_text(error),
-                )
+            await self._pausing.end(self._set_status, error)
             raise
         await workflow.wait_condition(workflow.all_handlers_finished)
         workflow.continue_as_new(state)

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from temporalio import workflow
 
+with workflow.unsafe.imports_passed_through():
+    from mainspring.protocol.campaign import CampaignProgress
+
 
 @dataclass(frozen=True, slots=True)
 class WorkflowWait:
@@ -29,6 +32,24 @@ class Waits:
     @property
     def newest(self) -> WorkflowWait | None:
         return self._open[-1] if self._open else None
+
+    def progress(
+        self, step: int, num_steps: int, *, paused: bool, in_flight: int = 0, ready: int = 0
+    ) -> CampaignProgress:
+        """Answer of the `progress` query."""
+        wait = self.newest
+        return CampaignProgress(
+            step=step,
+            num_steps=num_steps,
+            in_flight=in_flight,
+            ready=ready,
+            paused=paused,
+            doing=wait.what if wait else "looking for what is next",
+            waiting_for=wait.what if wait else None,
+            waiting_since=wait.since if wait else None,
+            waiting_queue=wait.queue if wait else None,
+            waiting_until=wait.until if wait else None,
+        )
 
     @contextmanager
     def on(
