@@ -14,7 +14,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -39,15 +38,6 @@ MIN_IDLE_S = 900.0
 is about to use, and an image is not removed between two rollouts of one group."""
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class PresentImage:
-    image: str
-    num_bytes: int
-    """Layers shared with other images are counted in each."""
-    used_at: float
-    """Seconds since the epoch, exact to a minute."""
 
 
 class ImageStore:
@@ -96,16 +86,6 @@ class ImageStore:
             image: next((size for name in names if (size := here.get(name)) is not None), None)
             for image, names in ((image, self._full_names(image)) for image in images)
         }
-
-    async def list_present(self) -> list[PresentImage]:
-        """Those here that this store was ever asked for, the least recently used first."""
-        uses = self._record.read()
-        present = [
-            PresentImage(image, size, uses[image].used_at)
-            for image, size in (await self.sizes(uses)).items()
-            if size is not None
-        ]
-        return sorted(present, key=lambda image: image.used_at)
 
     async def collect(self, min_free_mb: int, in_use: Collection[str] = ()) -> list[str]:
         """Remove images, the least recently used first, until Docker's disk has that much free;
