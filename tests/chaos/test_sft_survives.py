@@ -28,7 +28,7 @@ from mainspring.status import CampaignStatus
 from tests.sft_files import run_file, write_chats
 from tests.waiting import until
 
-TIMEOUT_S = 300.0
+TIMEOUT_S = 900.0
 NUM_STEPS = 20
 EVERY = 8
 

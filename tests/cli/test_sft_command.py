@@ -43,7 +43,6 @@ def expect(ended: Result, message: str, remedy: str) -> None:
     assert remedy in ended.exception.remedy, ended.exception.remedy
 
 
-@pytest.mark.timeout(300)
 async def test_from_chats_to_a_model_folder(stack: StackInfo, model: Path, tmp_path: Path) -> None:
     write_chats(tmp_path / "chats.jsonl")
     file = run_file(tmp_path / "run.toml", tmp_path / "chats.jsonl", NAME)
