@@ -16,6 +16,7 @@ from infra.db.runs import events
 from mainspring.ids import RolloutId
 from view.actions import acts
 from view.actions.form_token import FormRefused, FormTokens
+from view.actions.protocol import Action, ActRequest, Preview
 
 FIRST = RolloutId("first/g000000/000")
 LABEL = f"/do/label?of={FIRST}"
@@ -47,6 +48,25 @@ async def test_a_form_does_its_work_once_however_often_it_is_sent(db: Database, 
     [event] = [each for each in await events.newest(db, CAMPAIGN) if each.kind == "command"]
     assert event.text == f"rollout label: {FIRST}: good added"
     assert event.by.startswith("viewer of ") and "token" not in event.by
+
+
+async def test_a_form_sent_twice_is_answered_by_what_it_did_once(
+    db: Database, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with viewer_of(home, actions=all_actions(home)) as client:
+        form = await ask(client, LABEL)
+        preview, waits = acts.Acts.preview, iter([0.0, 1.0])
+
+        # The second one's look comes after all that the first one did.
+        async def late(self: acts.Acts, action: Action, asked: ActRequest) -> Preview:
+            await asyncio.sleep(next(waits))
+            return await preview(self, action, asked)
+
+        monkeypatch.setattr(acts.Acts, "preview", late)
+        first, second = await asyncio.gather(*(send(client, form, add="good") for _ in range(2)))
+        assert (first.status_code, second.status_code) == (303, 303)
+        assert first.headers["location"] == second.headers["location"]
+    assert await label_names(db) == ["good"]
 
 
 async def test_a_form_works_once_also_when_its_result_is_forgotten(

@@ -55,16 +55,18 @@ class Acts:
     def find(self, id: str) -> Act | None:
         return self._known.get(id)
 
-    def begin(self, id: str, action: Action, asked: ActRequest, shown: Preview, by: str) -> Act:
-        """The act of this id, begun now or before. Raises UsageError for one that is not told any
-        more."""
-        if (known := self._known.get(id)) is not None:
-            return known
-        if id in self._used:
+    def begun(self, id: str) -> Act | None:
+        """The act of this id; None: no form began it. Raises UsageError for one that is not told
+        any more."""
+        if id in self._used and id not in self._known:
             raise UsageError(
                 "this form was answered before: nothing was done",
                 remedy="the events tell what it did; open the page of the action again for more",
             )
+        return self._known.get(id)
+
+    def begin(self, id: str, action: Action, asked: ActRequest, shown: Preview, by: str) -> Act:
+        """Begin the act of an id that none was begun for."""
         self._used.add(id)
         act = self._known[id] = Act(id, action.title, asked.of, shown.back)
         self._tasks[id] = asyncio.create_task(self._run(act, action, asked, shown, by))

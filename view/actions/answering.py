@@ -5,9 +5,11 @@ viewer drew for this browser, within the bounds of its size, and when the typed 
 answer is another page, so that to load that again does nothing. Imported by `app`.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
+from weakref import WeakValueDictionary
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -55,6 +57,8 @@ class ActionPages:
         self._refuse = refuse
         self._has_token = has_token
         self._tokens = FormTokens()
+        self._forms: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Of the forms that are being answered, by the number of their token."""
         self.acts = Acts(viewer.forget)
 
     def routes(self) -> list[Route]:
@@ -98,18 +102,18 @@ class ActionPages:
             return await self._refuse(error, 413)
         except MainspringError as error:
             return await self._refuse(error, 403)
-        act = self.acts.find(number)
-        if act is None:
-            try:
-                shown = await self.acts.preview(action, asked)
-            except MainspringError as error:
-                return await self._refuse(error, 409)
-            if told := _not_agreed(shown, form):
-                return self._page(request, action, asked, shown, told, 409)
-            try:
-                act = self.acts.begin(number, action, asked, shown, self._by(request))
-            except UsageError as error:
-                return await self._refuse(error, 409)
+        # A form that was sent twice at once: the second one finds what the first one began.
+        form_lock = self._forms.setdefault(number, asyncio.Lock())
+        try:
+            async with form_lock:
+                act = self.acts.begun(number)
+                if act is None:
+                    shown = await self.acts.preview(action, asked)
+                    if told := _not_agreed(shown, form):
+                        return self._page(request, action, asked, shown, told, 409)
+                    act = self.acts.begin(number, action, asked, shown, self._by(request))
+        except MainspringError as error:
+            return await self._refuse(error, 409)
         await self.acts.settled(act, ANSWER_S)
         return RedirectResponse(url("done", act.id), 303)
 
