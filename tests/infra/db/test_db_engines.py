@@ -8,7 +8,7 @@ from sqlalchemy import update
 
 from infra.db.database import Database
 from infra.db.nodes import engines
-from infra.db.nodes.engines import LOST_AFTER_S, EngineLook
+from infra.db.nodes.engines import EngineLook
 from infra.db.runs import campaigns
 from infra.db.tables.engine_rows import EngineRow
 from mainspring.config.campaign import CampaignConfig
@@ -25,7 +25,10 @@ GONE = EngineLook(fault="no answer")
 
 
 @pytest.fixture
-async def db(fresh_database: str) -> AsyncIterator[Database]:
+async def db(fresh_database: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
+    # So long that no machine stands still for it: time passes by `ages`.
+    monkeypatch.setattr(engines, "LOOK_S", 600.0)
+    monkeypatch.setattr(engines, "LOST_AFTER_S", 600.0)
     await asyncio.to_thread(upgrade.upgrade, fresh_database)
     async with Database.open(fresh_database, pool_size=8) as database:
         await campaigns.create(
@@ -72,7 +75,7 @@ async def test_what_was_seen_is_what_all_see(db: Database) -> None:
     # It answers no more: lost after a while, and what it last told stays.
     await engines.saw(db, CAMPAIGN, URLS[0], URLS[0], GONE)
     assert (await engines.members(db, CAMPAIGN, URLS))[0].status is EngineStatus.UP
-    await ages(db, URLS[0], LOST_AFTER_S + 1)
+    await ages(db, URLS[0], engines.LOST_AFTER_S + 1)
     first = (await engines.members(db, CAMPAIGN, URLS))[0]
     assert (first.status, first.version) == (EngineStatus.LOST, "3-ab")
     # An engine that moved is not taken for the one at its old address.
@@ -96,7 +99,7 @@ async def test_an_engine_that_comes_back_under_another_address_is_itself(db: Dat
     assert await engines.report(db, CAMPAIGN, "gpu1", first, SEEN)
     with pytest.raises(UsageError, match="gpu1 already, at http://c:1"):
         await engines.register(db, CAMPAIGN, "gpu1", "http://c:2", SEEN, "someone")
-    await ages(db, "gpu1", LOST_AFTER_S + 1)
+    await ages(db, "gpu1", engines.LOST_AFTER_S + 1)
     second = await engines.register(db, CAMPAIGN, "gpu1", "http://c:2", SEEN, "someone")
     [member] = await engines.members(db, CAMPAIGN, ())
     assert (member.url, member.origin) == ("http://c:2", EngineOrigin.REGISTERED)
@@ -132,7 +135,7 @@ async def test_an_address_is_one_engines(db: Database) -> None:
     with pytest.raises(UsageError, match="address of engine gpu1"):
         await engines.register(db, CAMPAIGN, "gpu2", "http://c:3", SEEN, "someone")
     # The one that was there is gone: what listens there now is another engine.
-    await ages(db, "gpu1", LOST_AFTER_S + 1)
+    await ages(db, "gpu1", engines.LOST_AFTER_S + 1)
     await engines.register(db, CAMPAIGN, "gpu2", "http://c:3", SEEN, "someone")
     assert await names(db, ()) == ["gpu2", "mine"]
 
