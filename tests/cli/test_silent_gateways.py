@@ -28,7 +28,7 @@ PLAYS = Pending(
 async def test_who_takes_a_connection_and_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seen_waits, "GATEWAY_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(seen_waits, "GATEWAY_TIMEOUT_S", 3.0)
 
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")

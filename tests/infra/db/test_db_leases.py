@@ -114,7 +114,7 @@ async def test_a_store_that_does_not_answer_costs_the_lease_after_a_while(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leases, "LEASE_RENEW_S", 0.1)
-    monkeypatch.setattr(leases, "LEASE_SILENT_S", 0.5)
+    monkeypatch.setattr(leases, "LEASE_SILENT_S", 2.0)
     failures = []
 
     async def fails(*_: object) -> bool:
