@@ -261,7 +261,7 @@ async def test_the_next_command_waits_for_one_that_ends_what_was_cancelled(
         assert said == [
             f"process {os.getpid()} ends campaign {campaign}: waiting until it has left"
         ]
-    await asyncio.wait_for(waiting, 30)
+    await asyncio.wait_for(waiting, 120)
 
 
 INTERRUPTED = """

@@ -118,7 +118,7 @@ async def test_ids_stay_whole_on_a_terminal_of_80_columns(
     )
     os.close(slave)
     printing = asyncio.to_thread(printed_to, master)
-    shown, (_, errors) = await asyncio.wait_for(asyncio.gather(printing, process.communicate()), 60)
+    shown, (_, errors) = await asyncio.wait_for(asyncio.gather(printing, process.communicate()), 120)
     assert process.returncode == 0, errors.decode()
     assert ROLLOUT in shown
     assert max(map(len, shown.splitlines())) <= 80
@@ -141,7 +141,7 @@ async def test_followed_events_are_printed_once(store: Database, tmp_path: Path)
         await until(lambda: "(2 times until" in out.read_text())
         await asyncio.sleep(2 * events_command.FOLLOW_S)
         process.send_signal(2)
-        assert await asyncio.wait_for(process.wait(), 30) == 0
+        assert await asyncio.wait_for(process.wait(), 120) == 0
     finally:
         if process.returncode is None:
             process.kill()

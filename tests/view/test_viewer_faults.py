@@ -201,7 +201,7 @@ async def test_readers_share_one_poller_and_are_told_what_changed(
     # Also by a viewer that was started again, which has no word of its own yet.
     other_viewer = Viewer(viewer.settings.home)
     after = _events(_Poller(other_viewer, CAMPAIGN), first.partition("\n")[0].removeprefix("id: "))
-    assert "event: changed" in await asyncio.wait_for(anext(after), 10)
+    assert "event: changed" in await asyncio.wait_for(anext(after), 60)
     await after.aclose()
     await other_viewer.close()
     await viewer.close()

@@ -212,7 +212,7 @@ def test_a_service_ends_with_the_process_that_started_it(tmp_path: Path) -> None
     assert psutil.pid_exists(pid)
     holder.kill()
     holder.wait()
-    gone, _ = psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], 10)
+    gone, _ = psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], 60)
     assert not psutil.pid_exists(pid) or gone
 
 

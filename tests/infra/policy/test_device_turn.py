@@ -40,7 +40,7 @@ async def test_all_requests_of_a_process_wait_with_one_look_at_a_time() -> None:
     await asyncio.sleep(1.2)
     assert devices.num_looks <= 6 and not any(task.done() for task in waiting)
     devices.holder = None
-    await asyncio.wait_for(asyncio.gather(*waiting), 10)
+    await asyncio.wait_for(asyncio.gather(*waiting), 60)
 
 
 @pytest.mark.parametrize("holder", [trainer(process=ENDED), trainer(silent_s=1e6)])
@@ -48,7 +48,7 @@ async def test_nothing_waits_for_a_trainer_that_is_gone(holder: Holder) -> None:
     devices = Devices()
     devices.holder = holder
     assert holder.is_gone
-    await asyncio.wait_for(DeviceTurn(devices.look).come(), 5)
+    await asyncio.wait_for(DeviceTurn(devices.look).come(), 60)
 
 
 async def test_a_wait_that_lasts_is_told_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
