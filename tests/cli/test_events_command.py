@@ -118,7 +118,7 @@ async def test_ids_stay_whole_on_a_terminal_of_80_columns(
     )
     os.close(slave)
     printing = asyncio.to_thread(printed_to, master)
-    shown, (_, errors) = await asyncio.wait_for(asyncio.gather(printing, process.communicate()), 120)
+    shown, (_, errors) = await asyncio.wait_for(asyncio.gather(printing, process.communicate()), 90)
     assert process.returncode == 0, errors.decode()
     assert ROLLOUT in shown
     assert max(map(len, shown.splitlines())) <= 80
