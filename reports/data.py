@@ -108,7 +108,12 @@ class ReportData:
 
     def before_after(self, split: str, sampling: Sampling) -> tuple[float | None, float | None]:
         """Solve rate of the first policy and of the newest evaluated one; None where missing."""
-        scored = self.evaluated(split, sampling)
-        before = scored[0].solve_rate if scored and scored[0].version == 0 else None
-        after = scored[-1].solve_rate if scored and scored[-1].version > 0 else None
+        scored, first = self.evaluated(split, sampling), self.first_version
+        before = scored[0].solve_rate if scored and scored[0].version == first else None
+        after = scored[-1].solve_rate if scored and scored[-1].version > first else None
         return before, after
+
+    @property
+    def first_version(self) -> int:
+        """Policy version that it begins with."""
+        return 0 if self.parent is None else self.parent.version

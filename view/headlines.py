@@ -28,18 +28,21 @@ def headlines(
     steps: Sequence[Step],
     main_split: str,
     gap_bound: float | None,
+    first_version: int,
 ) -> list[Headline]:
-    """Those that were measured: the main split leads."""
+    """Those that were measured: the main split leads. `first_version`: what the run begins with."""
     kinds = dict.fromkeys((each.split, each.sampling) for each in evaluations)
     ordered = sorted(kinds, key=lambda kind: (kind[0] != main_split, kind[1] is Sampling.GREEDY))
-    found = [_rate(split, sampling, evaluations) for split, sampling in ordered]
+    found = [_rate(split, sampling, evaluations, first_version) for split, sampling in ordered]
     gaps = [s.logprob_gap_max for s in steps if s.num_gap_tokens and s.logprob_gap_max is not None]
     if gaps:
         found.append(_gap(max(gaps), sum(s.num_gap_tokens or 0 for s in steps), gap_bound))
     return [each for each in found if each is not None]
 
 
-def _rate(split: str, sampling: Sampling, evaluations: Sequence[Evaluation]) -> Headline | None:
+def _rate(
+    split: str, sampling: Sampling, evaluations: Sequence[Evaluation], first_version: int
+) -> Headline | None:
     scored = scored_of(evaluations, split, sampling)
     if not scored:
         return None
@@ -48,7 +51,7 @@ def _rate(split: str, sampling: Sampling, evaluations: Sequence[Evaluation]) -> 
     label = f"{split.replace('_', ' ')}, {sampling.value}"
     note = f"95 %: {100 * low:.0f}-{100 * high:.0f} %, {newest.num_scored} tasks, v{newest.version}"
     value = percent(newest.solve_rate)
-    if newest.version == 0 or first.version != 0:
+    if newest is first or first.version != first_version:
         return Headline(label, value, note=note)
     before, after = first.solve_rate or 0.0, newest.solve_rate or 0.0
     tone = "good" if after > before else "bad" if after < before else ""

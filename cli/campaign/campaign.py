@@ -228,7 +228,7 @@ def _row(record: Any, standing: Any) -> dict[str, Any]:
         "retrained_from": record.retrained_from,
         "status": (record.incomplete or record.status).value,
         "num_steps": num_steps,
-        "num_steps_done": standing.num_steps if standing and trains else None,
+        "num_steps_done": _num_done(record, standing) if trains else None,
         "num_rollouts_done": standing.num_rollouts if standing else 0,
         "num_scored": standing.num_scored if standing else 0,
         "num_resolved": standing.num_resolved if standing else 0,
@@ -244,6 +244,12 @@ def _num_steps(record: Any, standing: Any) -> int | None:
     if record.kind.value == "sft" and standing is not None:
         return record.config.trainer.steps_of(standing.num_samples)
     return None
+
+
+def _num_done(record: Any, standing: Any) -> int:
+    if record.kind.value == "train":
+        return record.num_steps_done
+    return standing.num_steps
 
 
 def _set_paused(home: Path | None, name: str, paused: bool) -> None:

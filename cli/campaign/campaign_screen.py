@@ -43,7 +43,7 @@ def print_list(rows: list[dict[str, Any]]) -> None:
         steps = row["num_steps"]
         done = f"{row['num_rollouts_done']} rollouts"
         if steps is not None:
-            done = f"step {row['num_steps_done'] or 0} of {steps}"
+            done = f"step {row['num_steps_done']} of {steps}"
         # Of a training campaign the evaluations tell; of a verification half should fail.
         has_share = row["kind"] in ("eval", "regrade") and row["num_scored"]
         share = percent(row["num_resolved"] / row["num_scored"]) if has_share else ""
@@ -197,8 +197,10 @@ def _print_results(console: Any, data: Any) -> None:
         if not evaluations:
             continue
         first, last = evaluations[0], evaluations[-1]
-        before = _share(first) if first.version == 0 else "-"
-        after = f"{_share(last)}, version {last.version}" if last.version > 0 else "-"
+        before = _share(first) if first.version == data.first_version else "-"
+        after = "-"
+        if last.version > data.first_version:
+            after = f"{_share(last)}, version {last.version}"
         table.add_row(label, before, after)
     if table.row_count:
         console.print(table)
@@ -227,7 +229,7 @@ def _steps(data: Any, num_steps: int, *, retrained: bool = False) -> Any:
     if retrained:
         names = ("step", "reward", *OFF_POLICY, "entropy", "grad norm", "time")
     steps = data.steps[-NUM_STEPS:]
-    caption = f"the last {len(steps)} of {len(data.steps)} steps; {num_steps} are planned"
+    caption = f"the last {len(steps)} of {len(data.steps)} steps; it ends after step {num_steps}"
     table = Table(*names, caption=caption)
     for column in table.columns:
         column.justify = "right"

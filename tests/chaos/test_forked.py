@@ -135,6 +135,8 @@ async def _two_at_once_make_one(db: Database, settings: Settings) -> None:
         return_exceptions=True,
     )
     assert sum(isinstance(each, campaign_fork.ForkedCampaign) for each in made) == 1, made
+    late = [each for each in made if isinstance(each, UsageError)]
+    assert [each.message for each in late] == [f"campaign {name} exists"] * 2, made
     assert not (left / "half").exists()
     record = await campaigns.get(db, name)
     assert record.parent is not None and record.parent.version == AT

@@ -58,7 +58,7 @@ class ActionPages:
         self._has_token = has_token
         self._tokens = FormTokens()
         self._forms: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """Of the forms that are being answered, by the number of their token."""
+        """A lock for each form that is being answered, by the number of its token."""
         self.acts = Acts(viewer.forget)
 
     def routes(self) -> list[Route]:

@@ -70,8 +70,11 @@ class CampaignPage:
     now: datetime
     parent: str | None
     """The campaign that it was forked or retrained from."""
+    first_version: int
     num_steps: int | None
     """Planned; None for other runs."""
+    num_steps_done: int
+    """Steps that are done; those of a fork count from its parent's first."""
     labels: Mapping[str, str]
     steps: Sequence[Step]
     evaluations: Sequence[Evaluation]
@@ -94,7 +97,9 @@ class CampaignPage:
 
     @property
     def headlines(self) -> list[Headline]:
-        return headlines(self.evaluations, self.steps, self.main_split, self.gap_bound)
+        return headlines(
+            self.evaluations, self.steps, self.main_split, self.gap_bound, self.first_version
+        )
 
     @property
     def is_running(self) -> bool:
@@ -112,7 +117,7 @@ class CampaignPage:
             return None
         newest = ends[-10:]
         pace_s = (newest[-1] - newest[0]).total_seconds() / (len(newest) - 1)
-        return max(0, self.num_steps - len(self.steps)) * pace_s
+        return max(0, self.num_steps - self.num_steps_done) * pace_s
 
     @property
     def curves(self) -> list[Markup]:
@@ -209,7 +214,9 @@ async def _read(viewer: Viewer, record: CampaignRecord) -> CampaignPage:
         finished_at=record.finished_at,
         now=now,
         parent=None if record.parent is None else record.parent.campaign,
+        first_version=record.first_version,
         num_steps=record.num_steps if trains else None,
+        num_steps_done=record.num_steps_done,
         labels=labels(record),
         steps=steps,
         evaluations=measured,

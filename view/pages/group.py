@@ -110,8 +110,9 @@ class StepPage:
     """None: it is not done."""
     metrics: Mapping[str, float | None]
     groups: Sequence[GroupLine]
-    num_steps: int
-    """Steps that are stored."""
+    step_before: int | None
+    """None: it is the first one that is stored."""
+    step_after: int | None
     trained: Mapping[RolloutId, TrainedRollout]
     """Records of what it did with each rollout; empty: nothing is stored."""
     gaps: Sequence[StoredGap]
@@ -155,7 +156,8 @@ async def read_step(viewer: Viewer, asked: PageRequest) -> StepPage:
         figures=figures[0] if figures else None,
         metrics=figures[0].metrics if figures else {},
         groups=groups,
-        num_steps=len(known),
+        step_before=max((each for each in known if each < number), default=None),
+        step_after=min((each for each in known if each > number), default=None),
         trained=trained,
         gaps=gaps,
         can_be_discarded=record.kind is CampaignKind.TRAIN and not record.is_retrained,

@@ -37,6 +37,7 @@ class RunLine:
     version: int | None
     num_steps: int | None
     """Planned; None: it is no training campaign."""
+    num_steps_done: int
     progress: ListedProgress
     rewards: Sequence[float | None]
     moves: RunMoves
@@ -102,17 +103,25 @@ async def _read(viewer: Viewer) -> HomePage:
                 finished_at=record.finished_at,
                 version=record.version,
                 num_steps=_planned(record),
-                progress=standings.get(record.id, ListedProgress(0, 0, 0, 0)),
+                num_steps_done=_done(record, standing),
+                progress=standing,
                 rewards=rewards.get(record.id, []),
                 moves=each,
             )
             for record, each in zip(shown, moved, strict=True)
+            for standing in [standings.get(record.id, ListedProgress(0, 0, 0, 0))]
         ],
         num_runs=len(records),
         nodes_up=len(up),
         sandboxes_open=sum(host.num_open for host in up),
         sandboxes_room=sum(host.said.capacity for host in up),
     )
+
+
+def _done(record: CampaignRecord, standing: ListedProgress) -> int:
+    if record.kind is CampaignKind.TRAIN:
+        return record.num_steps_done
+    return standing.num_steps
 
 
 def _planned(record: CampaignRecord) -> int | None:

@@ -17,7 +17,6 @@ from typing import Any
 from cli.operations.checks.named_parts import check_named
 from infra.db import store
 from infra.db.database import Database
-from infra.db.leases import ProcessLease
 from infra.db.naming import campaign_named
 from infra.db.runs import campaigns, forks
 from infra.db.runs.campaign_record import CampaignRecord, Parent, digest_of
@@ -78,7 +77,7 @@ async def fork(
             remedy=f"add --set trainer.num_steps={newest + 1} or more, or fork an older version",
         )
     check_named(last)
-    async with ProcessLease(db, f"fork {new}").held():
+    async with forks.made_alone(db, new):
         if await campaigns.find(db, new) is not None:
             raise forks.taken(new)
         uid = str(uuid.uuid4())

@@ -18,7 +18,6 @@ from pathlib import Path
 from cli.operations.checks.named_parts import check_named
 from cli.operations.keeping.campaign_fork import copy_versions, own_versions
 from infra.db.database import Database
-from infra.db.leases import ProcessLease
 from infra.db.naming import campaign_named
 from infra.db.runs import campaigns, forks
 from infra.db.runs.campaign_record import CampaignRecord, Parent
@@ -75,7 +74,7 @@ async def make(
     order = await _order(db, record, asked)
     await _refuse_removed(db, record, order)
     versions = await _first_versions(db, record, begins)
-    async with ProcessLease(db, f"fork {new}").held():
+    async with forks.made_alone(db, new):
         if (stored := await campaigns.find(db, new)) is not None:
             return _resumed(stored, record, asked)
         uid = str(uuid.uuid4())

@@ -200,8 +200,8 @@ class RunWatch:
         if seen.max_logprob_gap is not None:
             facts.append(("log-prob gap", f"{seen.max_logprob_gap:.1e}"))
         line = f"{seen.num_rollouts} rollouts{masked}{reward}"
-        if seen.empty_steps[-1:] == [seen.num_steps]:
-            line += f", step {seen.num_steps} trained nothing"
+        if seen.empty_steps[-1:] == [record.num_steps_done]:
+            line += f", step {record.num_steps_done} trained nothing"
         if seen.untrained:
             line += f", {seen.untrained}"
         if moves.doing or moves.lines:
@@ -209,7 +209,7 @@ class RunWatch:
         elif record.status not in ENDED:
             line += f"; {seen.num_rollouts_running} rollouts running"
         line = "; ".join([line, *moves.warnings[:1]])
-        return Shown("steps", seen.num_steps, record.num_steps, facts, line, moves.waits)
+        return Shown("steps", record.num_steps_done, record.num_steps, facts, line, moves.waits)
 
     async def _supervised(self, record: CampaignRecord, config: SftConfig) -> "Shown":
         data = await sft.data_of(self._db, self._campaign)

@@ -119,6 +119,16 @@ class CampaignRecord:
         return 0 if self.parent is None else self.parent.first_index
 
     @property
+    def first_version(self) -> int:
+        """Policy version that it begins with."""
+        return 0 if self.parent is None else self.parent.version
+
+    @property
+    def num_steps_done(self) -> int:
+        """Its newest step that is done; of a fork the parent's steps count, as in `num_steps`."""
+        return self.first_version if self.version is None else self.version
+
+    @property
     def is_retrained(self) -> bool:
         """Whether it trains the batches of its parent again, and plays no rollouts."""
         return self.parent is not None and self.parent.order is not None

@@ -6,7 +6,8 @@ parent's batches again has all of its steps planned in that transaction, each on
 parent: what becomes of the parent's steps later changes none of them. Imported by commands.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.database import Database
+from infra.db.leases import LeaseHeld, ProcessLease
 from infra.db.runs.campaign_record import CampaignRecord, Parent
 from infra.db.runs.campaigns import refuse_incomplete
 from infra.db.tables.change_rows import ChangeRow
@@ -33,6 +35,9 @@ from mainspring.config.files.stored import stored_form
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignKind, CampaignStatus, EventKind, GroupKind, StepStatus
+
+MADE_S = 60.0
+"""For another command to make the campaign of a name: it copies a checkpoint or two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +149,21 @@ async def _plan(
             f"campaign {parent} has no step {of} any more: it was discarded just now",
             remedy="repeat the command",
         )
+
+
+@asynccontextmanager
+async def made_alone(db: Database, name: CampaignId) -> AsyncIterator[None]:
+    """The turn to make a campaign of this name: its files are copied by one process at a time.
+    Raises UsageError when another one takes longer than MADE_S."""
+    async with AsyncExitStack() as turn:
+        try:
+            await turn.enter_async_context(ProcessLease(db, f"fork {name}", wait_s=MADE_S).held())
+        except LeaseHeld as held:
+            raise UsageError(
+                f"another command makes campaign {name}: {held.message}",
+                remedy="repeat this command when it has ended",
+            ) from None
+        yield
 
 
 def taken(name: str) -> UsageError:
