@@ -30,8 +30,9 @@ OVERLOADED_AFTER = 3
 """Attempts in a row whose worker gave no sign: one that dies does not die so often."""
 MAX_CHARS = 300
 """Characters of a failure: the rest is in Temporal's UI."""
+NO_ENGINE = "no engine answers at"
 _OF_ENGINES = {
-    FaultKind.ENGINE_UNREACHABLE: "no engine answers at",
+    FaultKind.ENGINE_UNREACHABLE: NO_ENGINE,
     FaultKind.ENGINE_BUSY: "no room now at",
     FaultKind.ENGINE_FAILING: "every try fails at",
     FaultKind.ENDPOINT_REFUSING: "refused by",

@@ -246,6 +246,33 @@ async def test_a_worker_that_comes_is_no_advice_to_start_one(tmp_path: Path) -> 
     assert told[1] == found[1]
 
 
+def test_an_engine_that_comes_is_no_advice_to_start_one(tmp_path: Path) -> None:
+    reason = "no policy engine answered: /model_info: ConnectError All connection attempts failed"
+    found = [
+        Wait(f"no engine answers at {urls}: {reason}", "start the engines of policy.engines")
+        for urls in (
+            "http://127.0.0.1:4321",
+            "http://gpu1:30000, http://127.0.0.1:4321/",
+            "http://127.0.0.1:4322",
+            "http://gpu1:30000",
+        )
+    ]
+    program = [sys.executable, "-c", "input()", "serve", "--no-restart", "--port", "4321"]
+    with subprocess.Popen(program, stdin=subprocess.PIPE) as engine:
+        told = starting(found, tmp_path, os.getpid())
+        assert [wait.what for wait in told[:2]] == [
+            "starting engine http://127.0.0.1:4321",
+            "starting engine http://127.0.0.1:4321/",
+        ]
+        assert told[0].remedy == f"process {os.getpid()} is starting it: see {tmp_path / 'logs'}"
+        assert [wait.kind.value for wait in told[:2]] == ["starting"] * 2
+        assert told[2:] == found[2:], "nothing starts these"
+        # A command that keeps no engine starts none.
+        assert starting(found, tmp_path, engine.pid) == found
+        engine.kill()
+    assert starting(found, tmp_path, os.getpid()) == found
+
+
 async def test_the_next_command_waits_for_one_that_ends_what_was_cancelled(
     idle: StackInfo, db: Database
 ) -> None:

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -26,6 +26,7 @@ from infra.stack import home as homes
 from mainspring.config.registry import FOLDERS
 from mainspring.errors import ServiceError, UsageError, WorkFailed
 from mainspring.words.wait import Wait, WaitKind
+from mainspring.words.waits import NO_ENGINE
 
 STOP_TIMEOUT_S = 60.0
 """Longer than the processes it stops are given."""
@@ -171,8 +172,9 @@ def supervised(home: Path) -> list[tuple[str, int]]:
 
 
 def starting(waits: Sequence[Wait], home: Path, pid: int | None, again: str = "") -> list[Wait]:
-    """Waits for workers, told as those of a run whose workers process `pid` brings: they come.
-    None: no process does. `again`: the command that brought them before, and does so again."""
+    """Waits for workers and engines, told as those of a run whose workers process `pid` brings:
+    they come. None: no process does. `again`: the command that brought them before, and does so
+    again."""
     if pid is None and again:
         return [
             replace(wait, remedy=f"run `{again}`: it brings all workers of this run")
@@ -182,18 +184,38 @@ def starting(waits: Sequence[Wait], home: Path, pid: int | None, again: str = ""
         ]
     if pid is None:
         return list(waits)
+    return [_starting(wait, home, pid) for wait in waits]
+
+
+def _starting(wait: Wait, home: Path, pid: int) -> Wait:
     remedy = f"process {pid} is starting it: see {home / 'logs'}"
-    return [
-        replace(
-            wait,
-            what=wait.what.replace("waiting for a", "starting a", 1),
-            remedy=remedy,
-            kind=WaitKind.STARTING,
-        )
-        if "`mainspring worker" in wait.remedy
-        else wait
-        for wait in waits
-    ]
+    if "`mainspring worker" in wait.remedy:
+        what = wait.what.replace("waiting for a", "starting a", 1)
+        return replace(wait, what=what, remedy=remedy, kind=WaitKind.STARTING)
+    if wait.what.startswith(NO_ENGINE):
+        urls = wait.what.removeprefix(NO_ENGINE).partition(": ")[0].strip()
+        if kept := [url for url in urls.split(", ") if _port(url) in _ports_served_by(pid)]:
+            what = f"starting engine {', '.join(kept)}"
+            return replace(wait, what=what, remedy=remedy, kind=WaitKind.STARTING)
+    return wait
+
+
+def _port(url: str) -> str:
+    return url.rpartition(":")[2].rstrip("/")
+
+
+def _ports_served_by(pid: int) -> set[str]:
+    """Ports of the engines among the processes that `pid` keeps, whether they answer yet or not."""
+    import psutil  # screens seldom have an engine that does not answer
+
+    ports = set[str]()
+    with suppress(psutil.Error):  # ended since: the next look tells
+        for child in psutil.Process(pid).children(recursive=True):
+            with suppress(psutil.Error):
+                words = child.cmdline()
+                if "serve" in words and "--port" in words[:-1]:
+                    ports.add(words[words.index("--port") + 1])
+    return ports
 
 
 def _locked(file: IO[str], tries: int = TRIES) -> bool:
