@@ -1,7 +1,7 @@
 """Activities and waits of runs, kept for seconds and shared by all readers.
 
-Invariant: Temporal that does not answer is a sentence on the page and no error of it. Imported by
-pages.
+Invariants: Temporal that does not answer is a sentence on the page and no error of it; only what
+does not move by itself is shown as a warning. Imported by pages.
 """
 
 import asyncio
@@ -13,7 +13,8 @@ from infra.db.runs import campaigns
 from infra.db.runs.campaigns import CampaignRecord
 from infra.temporal.seen_waits import look
 from mainspring.errors import TemporalError
-from mainspring.words.waits import ENDED, Wait, doing, waits
+from mainspring.words.wait import WaitKind
+from mainspring.words.waits import ENDED, doing, waits
 from view.viewer import Viewer
 
 KEPT_S = 5.0
@@ -22,10 +23,21 @@ ANSWERS_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
+class MoveWait:
+    kind: WaitKind
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunMoves:
     doing: tuple[str, ...] = ()
-    waits: tuple[str, ...] = ()
-    """One sentence each, what blocks most first."""
+    waits: tuple[MoveWait, ...] = ()
+    """Those that block most come first."""
+
+    @property
+    def blocked(self) -> MoveWait | None:
+        """The first wait that a person has to end."""
+        return next((wait for wait in self.waits if wait.kind is WaitKind.BLOCKED), None)
 
 
 async def moves(viewer: Viewer, record: CampaignRecord) -> RunMoves:
@@ -37,22 +49,25 @@ async def moves(viewer: Viewer, record: CampaignRecord) -> RunMoves:
         return await asyncio.wait_for(looking, ANSWERS_S)
     except TimeoutError:
         # The answer that comes later is kept, and shown by the next reading of the page.
-        return RunMoves(waits=("Temporal has not answered yet: what it waits for is not known",))
+        late = "Temporal has not answered yet: what it waits for is not known"
+        return RunMoves(waits=(MoveWait(WaitKind.SLOW, late),))
 
 
 async def _look(viewer: Viewer, record: CampaignRecord) -> RunMoves:
     if error := campaigns.not_whole(record.id, record.incomplete):
-        return RunMoves(waits=(_sentence(error.message, error.remedy),))
+        return _blocked(error.message, error.remedy)
     try:
         async with viewer.part("what the run waits for") as db:
             scene = await look(db, await viewer.temporal(), record, viewer.settings.home)
     except TemporalError as error:
-        return RunMoves(waits=(_sentence(error.message, error.remedy),))
+        return _blocked(error.message, error.remedy)
     except RPCError as error:
-        return RunMoves(waits=(f"Temporal refused: {error.message}",))
-    found: list[Wait] = waits(scene)
-    return RunMoves(tuple(doing(scene)), tuple(wait.line(scene.at) for wait in found))
+        return _blocked(f"Temporal refused: {error.message}")
+    found = await asyncio.to_thread(viewer.waits_here, record, waits(scene))
+    shown = tuple(MoveWait(wait.kind, wait.line(scene.at)) for wait in found)
+    return RunMoves(tuple(doing(scene)), shown)
 
 
-def _sentence(message: str, remedy: str) -> str:
-    return f"{message}; {remedy}" if remedy else message
+def _blocked(message: str, remedy: str = "") -> RunMoves:
+    sentence = f"{message}; {remedy}" if remedy else message
+    return RunMoves(waits=(MoveWait(WaitKind.BLOCKED, sentence),))

@@ -23,7 +23,7 @@ from mainspring.errors import ServiceError, UsageError
 from view.access import is_loopback
 from view.actions.protocol import Action
 from view.app import make_app
-from view.viewer import Viewer
+from view.viewer import Viewer, WaitsHere
 
 NUM_PORTS = 20
 """Ports that are tried, each after the one that is in use."""
@@ -84,11 +84,13 @@ async def serve(
     home: Path | None,
     say: Callable[[str], None],
     actions: Sequence[Action] = (),
+    waits_here: WaitsHere | None = None,
 ) -> None:
     """Serve until a signal. `say`: told where it answers. `actions`: what may be done from its
-    pages. Raises UsageError, ServiceError."""
+    pages. `waits_here`: see `Viewer`. Raises UsageError, ServiceError."""
     token = check(options)
     viewer = Viewer(home)
+    viewer.waits_here = waits_here or viewer.waits_here
     listener = _listen(options)
     port = listener.getsockname()[1]
     url = _url(options.host, port)

@@ -7,7 +7,7 @@ query that takes too long is named by the part of the page that it was for. Impo
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from math import inf
 from pathlib import Path
@@ -19,13 +19,16 @@ from infra.db.connect import reading_database, with_recorded_namespace
 from infra.db.database import Database
 from infra.db.faults import QueryTooLong
 from infra.db.reading.trained_steps import Step
+from infra.db.runs.campaign_record import CampaignRecord
 from infra.temporal.connection import connect
 from infra.temporal.service import settled
 from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import DatabaseError
 from mainspring.ids import CampaignId
+from mainspring.words.wait import Wait
 
 T = TypeVar("T")
+WaitsHere = Callable[[CampaignRecord, Sequence[Wait]], Sequence[Wait]]
 STATEMENT_TIMEOUT_S = 5.0
 CHECKED_FOR_S = 30.0
 """After this long the schema is looked at again: it may have been upgraded."""
@@ -60,6 +63,8 @@ class Viewer:
         """The runs of a copy in files, where pages are made for one."""
         self.ends: list[Callable[[], Awaitable[None]]] = []
         """Called when it ends (`actions`)."""
+        self.waits_here: WaitsHere = lambda _, found: found
+        """Tells a run's waits as they are where its workers may be on this machine (`moves`)."""
         self.settings: Settings = load_settings(home)
 
     @asynccontextmanager

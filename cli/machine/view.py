@@ -68,7 +68,9 @@ def view(
 ) -> None:
     """Show runs, rollouts, tasks and machines in a browser, live; read-only without --actions."""
     import asyncio
+    from functools import partial
 
+    from cli.operations.runs.stored_run import waits_here
     from infra.log_setup import set_up
     from mainspring.config.settings import load_settings
     from view.access import is_loopback
@@ -103,4 +105,5 @@ def view(
         from cli.operations.acts.offered import all_actions
 
         offered = all_actions(home)
-    asyncio.run(serve(options, home, typer.echo, offered))
+    here = partial(waits_here, settings.home)
+    asyncio.run(serve(options, home, typer.echo, offered, here))

@@ -21,7 +21,7 @@ from bundled.gold import make_gold_tasks
 from cli.main import app
 from cli.operations.machine import spoken
 from cli.operations.machine.embedded_stack import StackInfo, temporary
-from cli.operations.machine.supervisor import Supervisor, starting
+from cli.operations.machine.supervisor import Supervisor
 from cli.operations.runs import campaign_launch as launch
 from cli.operations.runs.local_campaign import until_left
 from infra.db.database import Database
@@ -38,7 +38,7 @@ from mainspring.errors import Interrupted, MainspringError
 from mainspring.ids import CampaignId, campaign_workflow
 from mainspring.protocol.run import RunState
 from mainspring.status import CampaignStatus
-from mainspring.words.waits import Wait, waits
+from mainspring.words.waits import waits
 from tests.processes import running, with_children
 from tests.waiting import until
 
@@ -227,50 +227,6 @@ async def test_down_names_the_command_that_would_start_the_services_again(
     assert f"process {os.getpid()} runs mine" in error.message
     assert "mainspring train --name mine --stop" in error.remedy
     assert (await run(idle, "status")).exit_code == 0
-
-
-async def test_a_worker_that_comes_is_no_advice_to_start_one(tmp_path: Path) -> None:
-    found = [
-        Wait("waiting for a rollout worker: nothing polls rollout", "start `mainspring worker x`"),
-        Wait("paused by a person", "run `mainspring campaign resume a`"),
-    ]
-    assert starting(found, tmp_path, None) == found
-    told = starting(found, tmp_path, 7)
-    assert told[0].what == "starting a rollout worker: nothing polls rollout"
-    assert told[0].remedy == f"process 7 is starting it: see {tmp_path / 'logs'}"
-    assert [wait.kind.value for wait in told] == ["starting", "blocked"]
-    assert told[1] == found[1]
-    # After Ctrl-C the command brings all of them, and not the first of four.
-    told = starting(found, tmp_path, None, "mainspring train --name a")
-    assert told[0].remedy == "run `mainspring train --name a`: it brings all workers of this run"
-    assert told[1] == found[1]
-
-
-def test_an_engine_that_comes_is_no_advice_to_start_one(tmp_path: Path) -> None:
-    reason = "no policy engine answered: /model_info: ConnectError All connection attempts failed"
-    found = [
-        Wait(f"no engine answers at {urls}: {reason}", "start the engines of policy.engines")
-        for urls in (
-            "http://127.0.0.1:4321",
-            "http://gpu1:30000, http://127.0.0.1:4321/",
-            "http://127.0.0.1:4322",
-            "http://gpu1:30000",
-        )
-    ]
-    program = [sys.executable, "-c", "input()", "serve", "--no-restart", "--port", "4321"]
-    with subprocess.Popen(program, stdin=subprocess.PIPE) as engine:
-        told = starting(found, tmp_path, os.getpid())
-        assert [wait.what for wait in told[:2]] == [
-            "starting engine http://127.0.0.1:4321",
-            "starting engine http://127.0.0.1:4321/",
-        ]
-        assert told[0].remedy == f"process {os.getpid()} is starting it: see {tmp_path / 'logs'}"
-        assert [wait.kind.value for wait in told[:2]] == ["starting"] * 2
-        assert told[2:] == found[2:], "nothing starts these"
-        # A command that keeps no engine starts none.
-        assert starting(found, tmp_path, engine.pid) == found
-        engine.kill()
-    assert starting(found, tmp_path, os.getpid()) == found
 
 
 async def test_the_next_command_waits_for_one_that_ends_what_was_cancelled(

@@ -26,7 +26,7 @@ from mainspring.tasks.swe_task import SweTask
 from mainspring.trajectories.turns import Call
 from view.actions.protocol import Action
 from view.app import make_app
-from view.viewer import Viewer
+from view.viewer import Viewer, WaitsHere
 
 BASE = "http://127.0.0.1:8600"
 
@@ -46,9 +46,11 @@ async def viewer_of(
     hosts: tuple[str, ...] = (),
     timeout_s: float = 5.0,
     actions: Sequence[Action] = (),
+    waits_here: WaitsHere | None = None,
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the pages, without a socket between."""
     viewer = Viewer(home, statement_timeout_s=timeout_s)
+    viewer.waits_here = waits_here or viewer.waits_here
     transport = httpx.ASGITransport(make_app(viewer, hosts=hosts, token=token, actions=actions))
     async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
         yield client

@@ -59,8 +59,8 @@ class HomePage:
 
     @property
     def needs(self) -> list[tuple[str, str]]:
-        """(run, sentence) of what waits or has failed."""
-        found = [(run.id, run.moves.waits[0]) for run in self.runs if run.moves.waits]
+        """(run, sentence) of what does not move by itself, or has failed."""
+        found = [(run.id, wait.sentence) for run in self.runs if (wait := run.moves.blocked)]
         return found + [(run.id, run.error) for run in self.runs if run.error]
 
     @property

@@ -8,8 +8,7 @@ import importlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.operations.machine.supervisor import Supervisor, starting
-from cli.operations.runs.stored_run import resuming
+from cli.operations.runs.stored_run import waits_here
 from infra.db.connect import with_recorded_namespace
 from infra.db.database import Database
 from infra.db.naming import campaign_named
@@ -88,12 +87,4 @@ async def _moves(
         return (), (Wait(error.message, error.remedy),)
     except RPCError as error:
         return (), (Wait(f"Temporal refused: {error.message}"),)
-    supervisor = Supervisor(settings.home, record.id)
-    again = resuming(record.kind, record.id, retrained_from=record.retrained_from)
-    all_waits = starting(
-        waits(scene),
-        settings.home,
-        supervisor.pid(),
-        again if supervisor.was_here() else "",
-    )
-    return tuple(doing(scene)), tuple(all_waits)
+    return tuple(doing(scene)), tuple(waits_here(settings.home, record, waits(scene)))

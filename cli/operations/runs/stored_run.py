@@ -1,17 +1,18 @@
-"""A stored run by its name alone: its configuration, and the command that resumes it.
+"""A stored run by its name alone: its configuration, the command that resumes it, and its waits as
+they are on this machine.
 
 Invariant: nothing is made for a name that is not stored, not even services in a home that has no
-store. Imported by the commands that train, measure and verify.
+store. Imported by the commands that train, measure, verify and show.
 """
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from cli.operations.machine.supervisor import Supervisor
+from cli.operations.machine.supervisor import Supervisor, starting
 from cli.own_packages import import_from
 from infra.db.connect import with_database
 from infra.db.database import Database
@@ -22,6 +23,7 @@ from mainspring.config.settings import configured_settings
 from mainspring.errors import ConfigError, UsageError
 from mainspring.status import CampaignKind
 from mainspring.words.resuming import RESUMED_BY, resumed_by
+from mainspring.words.wait import Wait
 
 RunT = TypeVar("RunT", bound=AnyRun)
 
@@ -37,6 +39,13 @@ def resuming(
     if retrained_from is not None:
         return shlex.join([*resumed_by(kind, name, retrained_from).split(), *where])
     return f"mainspring {_COMMANDS[kind]} {shlex.join(['--name', name, *where])}"
+
+
+def waits_here(home: Path, record: CampaignRecord, waits: Sequence[Wait]) -> list[Wait]:
+    """Waits of a run, told as those of one whose workers may be brought by a command here."""
+    supervisor = Supervisor(home, record.id)
+    again = resuming(record.kind, record.id, retrained_from=record.retrained_from)
+    return starting(waits, home, supervisor.pid(), again if supervisor.was_here() else "")
 
 
 async def stored(db: Database, name: str, kind: type[RunT], home: Path | None = None) -> RunT:
