@@ -213,9 +213,21 @@ def _content(engine: str, path: str, response: httpx.Response) -> dict[str, Any]
 async def _events(response: httpx.Response) -> AsyncIterator[str]:
     """Contents of a stream's events, the last one included. Raises what httpx raises when the
     connection closes."""
-    async for line in response.aiter_lines():
+    async for line in _lines(response):
         if line.startswith(_DATA) and (data := line.removeprefix(_DATA).strip()) != _DONE:
             yield data
+
+
+async def _lines(response: httpx.Response) -> AsyncIterator[str]:
+    """Lines of an event stream, which end with LF or CR LF; one that was cut off is none. httpx's
+    own also end at each line break of Unicode, and SGLang sends those of a reply as they are."""
+    begun: list[bytes] = []
+    async for chunk in response.aiter_bytes():
+        first, *others = chunk.split(b"\n")
+        begun.append(first)
+        for other in others:
+            yield b"".join(begun).decode(errors="replace").removesuffix("\r")
+            begun = [other]
 
 
 async def _to_the_end(events: AsyncIterator[str]) -> None:
