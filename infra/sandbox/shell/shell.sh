@@ -67,6 +67,7 @@ take() {
 stop() { # turn_id
   stand_down
   kill -9 -1 # every process but this one
+  await_others
   if [[ ! ${ended[$1]-} ]]; then
     : >"$spool"
     last_turn=$1
@@ -92,10 +93,14 @@ settle() { # turn_id
 # Nothing runs after it but this shell. It starts no process: others may have all there may be. Only as
 # process 1 of its namespace: anywhere else the signal would reach processes that are not a sandbox's.
 end_others() {
-  local pause
   [[ $$ != 1 ]] || kill -KILL -1
   stand_down
-  [[ $$ == 1 ]] || return
+  [[ $$ != 1 ]] || await_others
+}
+
+# Waits for a second at most: what was killed may have a system call to end first.
+await_others() {
+  local pause
   for pause in 0.0005 0.001 0.002 0.005 0.01 0.03 0.1 0.2 0.3 0.4; do
     others_run || return
     read -r -t "$pause" -u "$silent" _
