@@ -192,5 +192,5 @@ def _dollars(paid: dict[str, float | None]) -> str:
 
 
 def _unresolved(directory: Path) -> list[dict[str, Any]]:
-    lines = (directory / "results.jsonl").read_text().splitlines()
-    return [row for row in map(json.loads, lines) if not row["resolved"]]
+    with (directory / "results.jsonl").open(newline="\n") as lines:
+        return [row for row in map(json.loads, lines) if not row["resolved"]]

@@ -114,7 +114,7 @@ def _append(out: Path, row: dict[str, object]) -> None:
     if out.suffix != ".jsonl":
         raise UsageError(f"{out} is not a file of rows", remedy="let its name end in .jsonl")
     try:
-        lines = out.read_text().splitlines() if out.exists() else []
+        lines = out.read_text().split("\n") if out.exists() else []
         if any(json.loads(line).get("id") == row["id"] for line in lines if line.strip()):
             raise UsageError(
                 f"{out} has a task {row['id']} already", remedy="give the new one another --id"

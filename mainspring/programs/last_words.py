@@ -29,7 +29,7 @@ MAX_LINES = 50
 
 def last_words(printed: str) -> str | None:
     """None: it printed nothing that is known."""
-    lines = printed.rstrip().splitlines()[-MAX_LINES:]
+    lines = printed.rstrip().split("\n")[-MAX_LINES:]
     events = [*_events(reversed(lines))]
     for event in events:
         if event.get("type") == "result":
@@ -43,7 +43,7 @@ def last_words(printed: str) -> str | None:
 def filled_context(printed: str) -> bool:
     """Whether the client ended because its context was full, as it tells itself. Of clients that
     print no JSON nothing is told here."""
-    lines = printed.rstrip().splitlines()[-MAX_LINES:]
+    lines = printed.rstrip().split("\n")[-MAX_LINES:]
     for event in _events(reversed(lines)):
         kind = event.get("type")
         if kind == "result":

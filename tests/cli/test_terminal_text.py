@@ -197,7 +197,9 @@ def _evaluation(folder: Path) -> None:
     from cli.eval.eval_screen import print_summary
 
     row = {"rollout": HOSTILE, "instance_id": HOSTILE, "masked": True, "error": HOSTILE}
-    (folder / "results.jsonl").write_text(json.dumps({**row, "verdict": None, "resolved": False}))
+    # As it is written: with characters that are line breaks to `str.splitlines`.
+    row |= {"verdict": None, "resolved": False, "text": "a\u2028b\x85c"}
+    (folder / "results.jsonl").write_text(json.dumps(row, ensure_ascii=False) + "\n")
     summary = {"campaign": "e", "kind": "eval", "scored": 0, "resolved": 0, "pass_at_k": [{}]}
     summary["judge_warnings"] = [HOSTILE]
     summary |= {"errors": 1, "total": 1, "unfinished": 0, "avg_steps": 1.0, "avg_elapsed_s": 1.0}

@@ -46,6 +46,11 @@ def lines(*events: Mapping[str, Any]) -> str:
             lines(CLAUDE | {"is_error": False, "terminal_reason": "completed", "result": "Fixed."}),
             "success, completed: Fixed.",
         ),
+        # Line breaks of Unicode are sent as they are, and end no line of JSON.
+        (
+            json.dumps(CLAUDE | {"result": "a\u2028b\x85c"}, ensure_ascii=False),
+            "error, prompt_too_long: a\u2028b\x85c",
+        ),
         # What is stored begins in the middle of the only line.
         (lines(CLAUDE)[60:], "prompt_too_long"),
         (lines(*CODEX), "turn.completed: Fixed."),
