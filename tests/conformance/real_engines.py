@@ -94,8 +94,9 @@ class RealEngine:
         there are few cores: the pieces of a reply are all told at its end."""
         if self.kind == "vllm" and self._process is not None:
             for child in psutil.Process(self._process.pid).children(recursive=True):
-                with suppress(psutil.NoSuchProcess):
-                    child.nice(10)
+                with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                    for thread in child.threads():  # Linux has a priority for each
+                        os.setpriority(os.PRIO_PROCESS, thread.id, 10)
 
     def _command(self) -> tuple[list[str], dict[str, str]]:
         python = str(FOLDER / self.kind / "bin/python")
