@@ -83,14 +83,13 @@ async def serve(
     options: ViewOptions,
     home: Path | None,
     say: Callable[[str], None],
-    actions: Sequence[Action] = (),
-    waits_here: WaitsHere | None = None,
+    actions: Sequence[Action],
+    waits_here: WaitsHere,
 ) -> None:
     """Serve until a signal. `say`: told where it answers. `actions`: what may be done from its
     pages. `waits_here`: see `Viewer`. Raises UsageError, ServiceError."""
     token = check(options)
-    viewer = Viewer(home)
-    viewer.waits_here = waits_here or viewer.waits_here
+    viewer = Viewer(home, waits_here=waits_here)
     listener = _listen(options)
     port = listener.getsockname()[1]
     url = _url(options.host, port)

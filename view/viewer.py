@@ -43,9 +43,17 @@ class PartTooLong(DatabaseError):
 class Viewer:
     """One for each server. Close it at the end."""
 
-    def __init__(self, home: Path | None, statement_timeout_s: float = STATEMENT_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        home: Path | None,
+        statement_timeout_s: float = STATEMENT_TIMEOUT_S,
+        waits_here: WaitsHere = lambda _, found: found,
+    ) -> None:
+        """`waits_here`: tells a run's waits as they are where its workers may be on this machine
+        (`moves`)."""
         self._home = home
         self._statement_timeout_s = statement_timeout_s
+        self.waits_here = waits_here
         self._open = AsyncExitStack()
         self._db: Database | None = None
         self._checked_at = 0.0
@@ -63,8 +71,6 @@ class Viewer:
         """The runs of a copy in files, where pages are made for one."""
         self.ends: list[Callable[[], Awaitable[None]]] = []
         """Called when it ends (`actions`)."""
-        self.waits_here: WaitsHere = lambda _, found: found
-        """Tells a run's waits as they are where its workers may be on this machine (`moves`)."""
         self.settings: Settings = load_settings(home)
 
     @asynccontextmanager

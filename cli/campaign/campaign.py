@@ -41,7 +41,8 @@ def list_(home: Home = None, as_json: Json = False) -> None:
         return await campaigns.list_all(db), await progress.standings(db)
 
     records, standings = with_database(home, read)
-    rows = [_row(record, standings.get(record.id)) for record in records]
+    found = [(record, standings.get(record.id)) for record in records]
+    rows = [_row(*each, progress.num_steps_done(*each)) for each in found]
     if as_json:
         typer.echo(json.dumps(rows))
         return
@@ -219,7 +220,7 @@ def report(
     hint(f"open {page.absolute().as_uri()}")
 
 
-def _row(record: Any, standing: Any) -> dict[str, Any]:
+def _row(record: Any, standing: Any, num_steps_done: int) -> dict[str, Any]:
     num_steps = _num_steps(record, standing)
     trains = num_steps is not None
     return {
@@ -228,7 +229,7 @@ def _row(record: Any, standing: Any) -> dict[str, Any]:
         "retrained_from": record.retrained_from,
         "status": (record.incomplete or record.status).value,
         "num_steps": num_steps,
-        "num_steps_done": _num_done(record, standing) if trains else None,
+        "num_steps_done": num_steps_done if trains else None,
         "num_rollouts_done": standing.num_rollouts if standing else 0,
         "num_scored": standing.num_scored if standing else 0,
         "num_resolved": standing.num_resolved if standing else 0,
@@ -244,12 +245,6 @@ def _num_steps(record: Any, standing: Any) -> int | None:
     if record.kind.value == "sft" and standing is not None:
         return record.config.trainer.steps_of(standing.num_samples)
     return None
-
-
-def _num_done(record: Any, standing: Any) -> int:
-    if record.kind.value == "train":
-        return record.num_steps_done
-    return standing.num_steps
 
 
 def _set_paused(home: Path | None, name: str, paused: bool) -> None:

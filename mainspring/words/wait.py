@@ -40,6 +40,8 @@ class Wait:
     """The newest one."""
     of: tuple[str, ...] = ()
     """Ids of the workflows that wait, of those that were looked at."""
+    engines: tuple[str, ...] = ()
+    """Addresses at which no engine answers, where it waits for one."""
     attempt: int = 1
     """The highest of those that are retried."""
     rank: int = 0
@@ -58,6 +60,6 @@ class Wait:
 
     def as_dict(self) -> dict[str, object]:
         fields = asdict(self)
-        del fields["rank"]
+        del fields["rank"], fields["engines"]
         fields["since"] = self.since.isoformat(timespec="seconds") if self.since else None
         return fields

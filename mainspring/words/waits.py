@@ -30,9 +30,8 @@ OVERLOADED_AFTER = 3
 """Attempts in a row whose worker gave no sign: one that dies does not die so often."""
 MAX_CHARS = 300
 """Characters of a failure: the rest is in Temporal's UI."""
-NO_ENGINE = "no engine answers at"
 _OF_ENGINES = {
-    FaultKind.ENGINE_UNREACHABLE: NO_ENGINE,
+    FaultKind.ENGINE_UNREACHABLE: "no engine answers at",
     FaultKind.ENGINE_BUSY: "no room now at",
     FaultKind.ENGINE_FAILING: "every try fails at",
     FaultKind.ENDPOINT_REFUSING: "refused by",
@@ -295,6 +294,7 @@ def _retrying(scene: Scene, pending: Pending, failure: Failure) -> Wait:
         pending.queue,
         failure=failure.message,
         of=(pending.of,),
+        engines=scene.engines if failure.kind == FaultKind.ENGINE_UNREACHABLE else (),
         attempt=pending.attempt,
         rank=2 if failure.kind in _CROWDED else 1,
         kind=kind,

@@ -102,7 +102,7 @@ async def test_each_kill_leaves_its_event_once(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def count(db: Database, campaign: CampaignId, kind: EventKind, number: int) -> bool:
-    """Whether there are so many at least. The store may not answer for a moment."""
+    """Whether there are at least `number`. The store may not answer for a moment."""
     try:
         return len(await events.newest(db, campaign, kinds=[kind])) >= number
     except DatabaseError:

@@ -29,12 +29,16 @@ def test_a_worker_that_comes_is_no_advice_to_start_one(tmp_path: Path) -> None:
 def test_an_engine_that_comes_is_no_advice_to_start_one(tmp_path: Path) -> None:
     reason = "no policy engine answered: /model_info: ConnectError All connection attempts failed"
     found = [
-        Wait(f"no engine answers at {urls}: {reason}", "start the engines of policy.engines")
+        Wait(
+            f"no engine answers at {', '.join(urls)}: {reason}",
+            "start the engines of policy.engines",
+            engines=urls,
+        )
         for urls in (
-            "http://127.0.0.1:4321",
-            "http://gpu1:30000, http://127.0.0.1:4321/",
-            "http://127.0.0.1:4322",
-            "http://gpu1:30000",
+            ("http://127.0.0.1:4321",),
+            ("http://gpu1:30000", "http://127.0.0.1:4321/"),
+            ("http://127.0.0.1:4322",),
+            ("http://gpu1:30000",),
         )
     ]
     program = [sys.executable, "-c", "input()", "serve", "--no-restart", "--port", "4321"]

@@ -158,6 +158,7 @@ def test_the_newest_failure_and_its_remedy() -> None:
     asked = pending("generate", "rollout", attempt=3, failure=away, started=True, seconds=9)
     [wait] = waits(scene(asked))
     assert wait.what.startswith("no engine answers at http://e:1") and "serve" in wait.remedy
+    assert wait.engines == ("http://e:1",)
     hung = pending("generate", "rollout", started=True, seconds=90)
     assert "waiting for a reply from http://e:1" in told(scene(hung))[0]
     plays = pending("play_turns", "sandbox/a", started=True, seconds=900)

@@ -46,11 +46,10 @@ async def viewer_of(
     hosts: tuple[str, ...] = (),
     timeout_s: float = 5.0,
     actions: Sequence[Action] = (),
-    waits_here: WaitsHere | None = None,
+    waits_here: WaitsHere = lambda _, found: found,
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the pages, without a socket between."""
-    viewer = Viewer(home, statement_timeout_s=timeout_s)
-    viewer.waits_here = waits_here or viewer.waits_here
+    viewer = Viewer(home, statement_timeout_s=timeout_s, waits_here=waits_here)
     transport = httpx.ASGITransport(make_app(viewer, hosts=hosts, token=token, actions=actions))
     async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
         yield client

@@ -103,7 +103,7 @@ async def _read(viewer: Viewer) -> HomePage:
                 finished_at=record.finished_at,
                 version=record.version,
                 num_steps=_planned(record),
-                num_steps_done=_done(record, standing),
+                num_steps_done=progress.num_steps_done(record, standing),
                 progress=standing,
                 rewards=rewards.get(record.id, []),
                 moves=each,
@@ -116,12 +116,6 @@ async def _read(viewer: Viewer) -> HomePage:
         sandboxes_open=sum(host.num_open for host in up),
         sandboxes_room=sum(host.said.capacity for host in up),
     )
-
-
-def _done(record: CampaignRecord, standing: ListedProgress) -> int:
-    if record.kind is CampaignKind.TRAIN:
-        return record.num_steps_done
-    return standing.num_steps
 
 
 def _planned(record: CampaignRecord) -> int | None:

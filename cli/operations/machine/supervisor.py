@@ -26,7 +26,6 @@ from infra.stack import home as homes
 from mainspring.config.registry import FOLDERS
 from mainspring.errors import ServiceError, UsageError, WorkFailed
 from mainspring.words.wait import Wait, WaitKind
-from mainspring.words.waits import NO_ENGINE
 
 STOP_TIMEOUT_S = 60.0
 """Longer than the processes it stops are given."""
@@ -192,11 +191,10 @@ def _starting(wait: Wait, home: Path, pid: int) -> Wait:
     if "`mainspring worker" in wait.remedy:
         what = wait.what.replace("waiting for a", "starting a", 1)
         return replace(wait, what=what, remedy=remedy, kind=WaitKind.STARTING)
-    if wait.what.startswith(NO_ENGINE):
-        urls = wait.what.removeprefix(NO_ENGINE).partition(": ")[0].strip()
-        if kept := [url for url in urls.split(", ") if _port(url) in _ports_served_by(pid)]:
-            what = f"starting engine {', '.join(kept)}"
-            return replace(wait, what=what, remedy=remedy, kind=WaitKind.STARTING)
+    ports = _ports_served_by(pid) if wait.engines else ()
+    if kept := [url for url in wait.engines if _port(url) in ports]:
+        what = f"starting engine {', '.join(kept)}"
+        return replace(wait, what=what, remedy=remedy, kind=WaitKind.STARTING)
     return wait
 
 

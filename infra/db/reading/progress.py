@@ -7,10 +7,11 @@ from sqlalchemy import func, select
 from infra.db.database import Database
 from infra.db.reading.endings import group_counts, replaced_batches
 from infra.db.reading.evaluations import checked_gaps
+from infra.db.runs.campaign_record import CampaignRecord
 from infra.db.tables.models import GroupRow, RolloutRow, StepRow
 from infra.db.tables.sft_rows import SftDataRow
 from mainspring.ids import CampaignId
-from mainspring.status import GroupKind, GroupStatus, StepStatus, Verdict
+from mainspring.status import CampaignKind, GroupKind, GroupStatus, StepStatus, Verdict
 from mainspring.training.watched import trained_nothing
 from mainspring.words.figures import share_of
 
@@ -111,6 +112,13 @@ class ListedProgress:
     num_resolved: int
     num_samples: int | None = None
     """That a supervised run is trained on; None for other kinds."""
+
+
+def num_steps_done(record: CampaignRecord, standing: ListedProgress | None) -> int:
+    """Steps of a run that are done. Those of a supervised run make a version now and then."""
+    if record.kind is CampaignKind.TRAIN:
+        return record.num_steps_done
+    return 0 if standing is None else standing.num_steps
 
 
 async def standings(db: Database) -> dict[CampaignId, ListedProgress]:

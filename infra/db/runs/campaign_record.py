@@ -126,7 +126,7 @@ class CampaignRecord:
     @property
     def num_steps_done(self) -> int:
         """Its newest step that is done; of a fork the parent's steps count, as in `num_steps`."""
-        return self.first_version if self.version is None else self.version
+        return self.version or 0
 
     @property
     def is_retrained(self) -> bool:
